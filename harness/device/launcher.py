@@ -1,0 +1,97 @@
+"""Host half of the cell launcher: its command line and its result file. Touches files it is named.
+
+The launcher (`engine_src/launcher`, docs/launcher.md) measures the cell on the target; what it
+measured is in `result.json` in the directory it was given.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import DeviceError
+from harness.records import DeviceState, Probes, from_json
+
+RESULT = "result.json"
+EXIT_USAGE = 2
+EXIT_RESULT_NOT_WRITTEN = 5
+
+Status = Literal["ok", "failed", "killed", "spawn_failed", "limit_not_enforced"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the launcher measures: intervals in milliseconds, length of each probe in seconds."""
+
+    sample_ms: int = 20
+    device_ms: int = 250
+    probe_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class LauncherResult:
+    """`result.json`; None where the launcher could not measure."""
+
+    status: Status
+    status_detail: str | None = None
+    argv: tuple[str, ...] = ()
+    exit_code: int | None = None
+    signal: int | None = None
+    timed_out: bool | None = None
+    interrupted: bool | None = None
+    launcher_version: str | None = None
+    started_unix_s: float | None = None
+    ended_unix_s: float | None = None
+    wall_s: float | None = None
+    data_limit_bytes: int | None = None
+    data_limit_enforced: bool | None = None
+    anon_peak_bytes: int | None = None
+    rss_peak_bytes: int | None = None
+    sampler_cpu_share: float | None = None
+    entry: DeviceState | None = None
+    exit: DeviceState | None = None
+    probe: Probes = field(default_factory=Probes)
+
+
+def launcher_argv(
+    launcher: Path,
+    work_dir: Path,
+    program: list[str],
+    *,
+    sampling: Sampling,
+    probe_file: Path | None,
+    data_limit_bytes: int | None,
+    time_limit_s: float,
+) -> list[str]:
+    """The launcher's command line for one cell whose files go to `work_dir` (all paths absolute).
+
+    The program gets the clean environment of the launcher and nothing else.
+    """
+    argv = [str(launcher), "run", "--dir", str(work_dir), "--cwd", str(work_dir)]
+    if data_limit_bytes is not None:
+        argv += ["--data-limit-bytes", str(data_limit_bytes)]
+    argv += ["--time-limit-s", f"{time_limit_s:g}"]
+    argv += ["--sample-ms", str(sampling.sample_ms), "--device-ms", str(sampling.device_ms)]
+    argv += ["--probe-s", f"{sampling.probe_s:g}"]
+    if probe_file is not None and sampling.probe_s > 0:
+        argv += ["--probe-file", str(probe_file)]
+    return [*argv, "--", *program]
+
+
+def read_result(cell_dir: Path) -> LauncherResult | None:
+    """What the launcher wrote in `cell_dir`; None when it did not get that far.
+
+    Raises DeviceError when the file is there but cannot be read as docs/launcher.md says.
+    """
+    path = cell_dir / RESULT
+    try:
+        data = json.loads(path.read_bytes())
+        # null where a list or an object is meant: a launcher that could not look
+        data = {k: v for k, v in data.items() if v is not None}
+        return from_json(LauncherResult, data, RESULT)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError) as e:
+        raise DeviceError(f"{path}: {e}") from e

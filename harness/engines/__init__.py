@@ -1,0 +1,1 @@
+"""What a program's command line and output mean."""

@@ -1,0 +1,272 @@
+"""The crash-safe store of a campaign: journal, records, resume. Touches the campaign directory only.
+
+`journal.jsonl` holds one JSON event a line, appended and fsynced; a record is written whole
+(temporary file, fsync, rename, fsync of the directory) *before* the event that names it. So whatever
+the journal says is finished is on disk, whenever the process or the machine dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.errors import DeviceError, UsageError
+from harness.records import CellRecord, from_json, to_json
+
+JOURNAL = "journal.jsonl"
+RECORD = "record.json"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the journal; `data` is what the event carries beside the three fixed keys."""
+
+    seq: int
+    unix_s: float
+    event: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Sound records by cell index, and for finished cells that are not sound what is wrong."""
+
+    records: dict[int, CellRecord]
+    damaged: dict[int, str]
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def parse_journal(content: bytes, where: str = JOURNAL) -> tuple[tuple[Event, ...], bytes]:
+    """The events in `content`, and `content` repaired so that more events can be appended.
+
+    A last line without its newline is what a crash leaves behind: it is kept when it is a whole
+    event, else it is left out. Raises DeviceError when any other line is damaged.
+    """
+    *lines, tail = content.split(b"\n")
+    events = [_event(line, seq, where) for seq, line in enumerate(lines)]
+    if tail:
+        with contextlib.suppress(DeviceError):
+            events.append(_event(tail, len(lines), where))
+            lines.append(tail)
+    return tuple(events), b"".join(line + b"\n" for line in lines)
+
+
+def _event(line: bytes, seq: int, where: str) -> Event:
+    try:
+        data = json.loads(line)
+        if not isinstance(data, dict) or data.pop("seq") != seq:
+            raise ValueError("not the event expected here")
+        return Event(seq, float(data.pop("unix_s")), str(data.pop("event")), data)
+    except (ValueError, KeyError, TypeError) as e:
+        raise DeviceError(f"{where}: line {seq + 1} is damaged ({e})") from e
+
+
+def read_journal(campaign_dir: Path) -> tuple[Event, ...]:
+    """A campaign's events, without locking it. Raises DeviceError when absent or damaged."""
+    path = campaign_dir / JOURNAL
+    with _named(path):
+        content = path.read_bytes()
+    return parse_journal(content, str(path))[0]
+
+
+def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
+    """The cells whose `cell_finished` event exists; sound when the record has the hash it names."""
+    found = Finished({}, {})
+    for event in events:
+        if event.event != "cell_finished":
+            continue
+        index = int(event.data["index"])
+        found.records.pop(index, None)
+        found.damaged.pop(index, None)
+        path = campaign_dir / str(event.data["record"])
+        try:
+            content = path.read_bytes()
+        except OSError as e:
+            found.damaged[index] = f"{path}: {e.strerror}"
+            continue
+        if hashlib.sha256(content).hexdigest() != event.data["sha256"]:
+            found.damaged[index] = f"{path}: changed since it was written"
+            continue
+        found.records[index] = from_json(CellRecord, json.loads(content), str(path))
+    return found
+
+
+def load_records(campaign_dir: Path) -> list[CellRecord]:
+    """The sound records of a campaign on disk, in order. Raises DeviceError as `read_journal`."""
+    records = finished_cells(campaign_dir, read_journal(campaign_dir)).records
+    return [records[index] for index in sorted(records)]
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+class Journal:
+    """The journal of one campaign, held open under an exclusive lock of its directory.
+
+    `Journal.open` creates the directory and the file when absent, and repairs a torn last line.
+    Every method raises DeviceError naming the path when the disk is full or fails; after that the
+    journal is still readable and the campaign can be resumed.
+    """
+
+    def __init__(self, campaign_dir: Path, lock_fd: int, fd: int, events: list[Event]) -> None:
+        """Use `Journal.open`."""
+        self.campaign_dir = campaign_dir
+        self.events = events
+        self._lock_fd = lock_fd
+        self._fd = fd
+
+    @classmethod
+    def open(cls, campaign_dir: Path) -> Journal:
+        """Raises UsageError when another process runs this campaign, DeviceError when damaged."""
+        path = campaign_dir / JOURNAL
+        with contextlib.ExitStack() as undo:
+            with _named(campaign_dir):
+                campaign_dir.mkdir(parents=True, exist_ok=True)
+                lock_fd = os.open(campaign_dir, os.O_RDONLY | os.O_DIRECTORY)
+                undo.callback(os.close, lock_fd)
+                _lock(lock_fd, campaign_dir)
+            with _named(path):
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+                undo.callback(os.close, fd)
+                content = path.read_bytes()
+                events, repaired = parse_journal(content, str(path))
+                _repair(fd, content, repaired)
+                os.fsync(fd)
+                os.fsync(lock_fd)
+                fsync_dir(campaign_dir.parent)
+            undo.pop_all()
+            return cls(campaign_dir, lock_fd, fd, list(events))
+
+    def append(self, event: str, **data: Any) -> Event:
+        """Write one event; when this returns it is on disk."""
+        entry = Event(len(self.events), time.time(), event, to_json(data))
+        head = {"seq": entry.seq, "unix_s": entry.unix_s, "event": event}
+        line = json.dumps(head | entry.data).encode() + b"\n"
+        size = os.fstat(self._fd).st_size
+        with _named(self.campaign_dir / JOURNAL):
+            try:
+                _write_all(self._fd, line)
+                os.fsync(self._fd)
+            except OSError:
+                # a part of the line may be there; what follows must not be glued to it
+                os.ftruncate(self._fd, size)
+                raise
+        self.events.append(entry)
+        return entry
+
+    def write_record(self, cell_dir: Path, record: CellRecord) -> None:
+        """Store a cell: its files and `record.json` first, then the `cell_finished` event."""
+        path = cell_dir / RECORD
+        for measured in sorted(cell_dir.iterdir()):
+            with _named(measured):
+                _fsync_path(measured)
+        content = _dump(record)
+        write_atomically(path, content)
+        self.append(
+            "cell_finished",
+            index=record.index,
+            cell=record.cell,
+            status=record.status,
+            record=path.relative_to(self.campaign_dir).as_posix(),
+            sha256=hashlib.sha256(content).hexdigest(),
+        )
+
+    def close(self) -> None:
+        """Release the file and the lock."""
+        os.close(self._fd)
+        os.close(self._lock_fd)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Store `value` (plain data or the dataclasses of `records`) as JSON, whole or not at all."""
+    write_atomically(path, _dump(value))
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`, on disk when this returns. Raises DeviceError naming the path."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _named(path):
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                _write_all(fd, content)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_dir(path.parent)
+
+
+def fsync_dir(path: Path) -> None:
+    """Make the names in a directory durable. Raises OSError."""
+    _fsync_path(path)
+
+
+def _fsync_path(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(to_json(value), indent=1).encode() + b"\n"
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _repair(fd: int, content: bytes, repaired: bytes) -> None:
+    """Either the torn tail goes, or the newline that the last whole event lacks comes."""
+    if len(repaired) < len(content):
+        os.ftruncate(fd, len(repaired))
+    else:
+        _write_all(fd, repaired[len(content) :])
+
+
+def _lock(fd: int, campaign_dir: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise UsageError(f"{campaign_dir}: another process is running this campaign") from e
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Turns an OSError into a DeviceError of one line that names the path."""
+    try:
+        yield
+    except OSError as e:
+        raise DeviceError(f"{path}: {e.strerror or e}") from e
