@@ -1,0 +1,183 @@
+"""The command line: verbs, and without a verb one campaign. Imports the heavy rooms only when used.
+
+Arguments that do not start with a verb are Hydra's: overrides (`+experiment=NAME key=value`) and
+those of Hydra's own flags that make sense here. Every error a user can act on is one line on
+stderr, `harness: error: ...`; exit codes are those of the contract, as `--help` lists them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from harness.errors import HarnessError, UsageError
+
+Verb = Callable[[Sequence[str]], int]
+
+
+def _build(argv: Sequence[str]) -> int:
+    from harness.build.cli import main as run
+
+    return run(list(argv))
+
+
+def _model(argv: Sequence[str]) -> int:
+    from harness.models.cli import main as run
+
+    return run(list(argv))
+
+
+VERBS: dict[str, tuple[Verb, str]] = {
+    "build": (_build, "build the engine and the launcher, or say what is built"),
+    "model": (_model, "list, make and inspect models"),
+}
+
+
+@dataclass
+class Arguments:
+    """What stands on the command line of a campaign."""
+
+    overrides: list[str]
+    show: str | None = None  # --cfg
+    help: bool = False
+    version: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return the process's exit code."""
+    try:
+        signal.signal(signal.SIGTERM, _as_interrupt)
+        code = _dispatch(list(argv))
+        sys.stdout.flush()
+    except HarnessError as e:
+        print(f"harness: error: {e}", file=sys.stderr)
+        return e.exit_code
+    except KeyboardInterrupt:
+        print("harness: interrupted before anything was measured", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `... | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a campaign the way Ctrl-C does: what was measured is kept."""
+    raise KeyboardInterrupt
+
+
+def _dispatch(argv: list[str]) -> int:
+    if argv and argv[0] in VERBS:
+        return VERBS[argv[0]][0](argv[1:])
+    arguments = parse(argv)
+    if arguments.version:
+        from harness import __version__
+
+        print(f"moe-harness {__version__}")
+        return 0
+    if arguments.help:
+        print(usage())
+        return 0
+    if arguments.show:
+        from harness.configure import check, compose, to_yaml
+
+        data = compose(arguments.overrides)
+        if data["cells"]:  # without an experiment: the defaults that every experiment starts from
+            check(data)
+        print(to_yaml(data), end="")
+        return 0
+    from harness.campaign import run
+
+    return run(arguments.overrides)
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Overrides and flags apart. Raises UsageError for a flag or verb that does not exist."""
+    found = Arguments(overrides=[])
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if word in ("-h", "--help"):
+            found.help = True
+        elif word == "--version":
+            found.version = True
+        elif flag in ("-c", "--cfg"):
+            what = value if equals else (rest.pop(0) if rest else "")
+            if what != "job":
+                raise UsageError(f"--cfg {what}".rstrip() + ": only `--cfg job` is there to print")
+            found.show = what
+        elif flag in ("-m", "--multirun"):
+            raise UsageError(f"{flag}: sweeps are not supported; run one campaign for each value")
+        elif word.startswith("-"):
+            raise UsageError(f"{word}: unknown flag; there are --help, --version and --cfg job")
+        elif "=" not in word and not word.startswith(("~", "+")):
+            from harness.schema import nearest
+
+            raise UsageError(
+                f"{word}: neither key=value (+experiment=NAME runs a campaign) nor a verb"
+                f"{nearest(word, VERBS, 'verbs')}"
+            )
+        else:
+            found.overrides.append(word)
+    return found
+
+
+def usage() -> str:
+    """The text of `--help`."""
+    from harness.configure import conf_dir, described, groups
+
+    conf = conf_dir()
+    others = ", ".join(g for g in groups(conf) if g not in ("experiment", "local"))
+    lines = [
+        "usage: python -m harness +experiment=NAME [key=value ...]   run a campaign",
+        "       python -m harness resume=ID                          finish an interrupted one",
+        "       python -m harness VERB --help",
+        "",
+        "Runs an experiment's cells one after the other, watches the device, and says what can be",
+        "concluded: which change made the engine faster, and whether this run can tell at all.",
+        "",
+        "experiments:",
+        *_columns(described(conf, "experiment")),
+        "",
+        "verbs:",
+        *_columns([(name, text) for name, (_, text) in VERBS.items()]),
+        "",
+        "often changed (all keys, with comments: conf/):",
+        *_columns(
+            [
+                ("plan_only=true", "print the plan, run nothing"),
+                ("schedule.spacing_s=30", "seconds between cells"),
+                ("cell.n_predict=128", "tokens to generate in every cell"),
+                ("cells.NAME.engine.io_threads=4", "change one cell"),
+                ("cells.NAME=FILE", "add or replace a cell, from conf/cell/FILE.yaml"),
+                ("memory=cap memory.limit_mb=N", "limit anonymous memory, in MiB"),
+                ("model=path model.path=FILE", "another GGUF"),
+                ("engine.binary=FILE", "another build of the engine"),
+                ("runs_dir=DIR", "where campaigns are written"),
+            ]
+        ),
+        f"groups (GROUP=OPTION, files in conf/GROUP): {others}",
+        "",
+        "flags:",
+        *_columns(
+            [
+                ("--cfg job", "print the composed configuration as YAML, run nothing"),
+                ("--version", "print the version"),
+                ("--help", "this text"),
+            ]
+        ),
+        "",
+        "exit codes: 0 ran to its end, whatever the verdict; 1 a cell or the device failed;",
+        "2 wrong usage or configuration, nothing was started; 130 interrupted, can be resumed",
+    ]
+    return "\n".join(lines)
+
+
+def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max((len(name) for name, _ in rows), default=0)
+    return [f"  {name.ljust(width)}  {text}".rstrip() for name, text in rows]

@@ -1,0 +1,97 @@
+"""Designs of experiments: which cells in which order, and the engine settings of every arm.
+
+Pure: configuration and the model's numbers in, a Plan out. Touches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+from harness.records import Arm, EngineSettings, Plan, PlannedCell, Role
+from harness.schema import SENTINEL, CellConfig, Config, candidates_of
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class ModelNumbers:
+    """What the plan needs to know of the model; None where the file does not say."""
+
+    expert_bytes: int  # all routed experts
+    n_expert: int
+    n_ctx_train: int | None = None
+
+
+def make_plan(config: Config, model: ModelNumbers, cores: int) -> Plan:
+    """The ordered campaign that `config` asks for on a machine with `cores` cores."""
+    baseline, candidates = config.design.baseline, candidates_of(config)
+    limit = None if config.memory.limit_mb is None else config.memory.limit_mb * MIB
+    arms = {
+        name: _arm(name, config.cells[name], model, cores, limit)
+        for name in (baseline, *candidates)
+    }
+    return Plan(
+        design=config.design.kind,
+        arms=arms,
+        cells=four_cell(baseline, candidates, config.schedule.spacing_s),
+        baseline=baseline,
+        candidates=candidates,
+    )
+
+
+def four_cell(
+    baseline: str, candidates: tuple[str, ...], spacing_s: float
+) -> tuple[PlannedCell, ...]:
+    """B, C1, C2, ..., B: the closing baseline is the sentinel that shows drift."""
+    order: list[tuple[str, str, Role]] = [(baseline, baseline, "baseline")]
+    order += [(name, name, "candidate") for name in candidates]
+    order.append((SENTINEL, baseline, "sentinel"))
+    return tuple(
+        PlannedCell(index=i, name=name, arm=arm, role=role, wait_s=spacing_s if i else 0.0)
+        for i, (name, arm, role) in enumerate(order)
+    )
+
+
+def cache_mib(fraction: float, expert_bytes: int) -> int:
+    """The smallest whole number of MiB that holds `fraction` of the expert bytes."""
+    return -(-round(fraction * expert_bytes) // MIB)
+
+
+def _arm(name: str, cell: CellConfig, model: ModelNumbers, cores: int, limit: int | None) -> Arm:
+    key, flags = f"cells.{name}", cell.engine
+    if flags.expert_used is not None and flags.expert_used > model.n_expert:
+        raise UsageError(
+            f"{key}.engine.expert_used: {flags.expert_used} is more than the model's "
+            f"{model.n_expert} experts; use 1 to {model.n_expert}"
+        )
+    if model.n_ctx_train is not None and cell.n_ctx > model.n_ctx_train:
+        raise UsageError(
+            f"{key}.n_ctx: {cell.n_ctx} is more than the model was trained for; "
+            f"use at most {model.n_ctx_train}"
+        )
+    cache = flags.cache_mb
+    if flags.cache_fraction is not None:
+        cache = cache_mib(flags.cache_fraction, model.expert_bytes)
+    settings = EngineSettings(
+        threads=flags.threads or max(1, cores - 1),
+        n_ctx=cell.n_ctx,
+        n_batch=cell.n_batch,
+        moe_stream=flags.moe_stream,
+        cache_mb=cache,
+        io_threads=flags.io_threads,
+        direct_io=flags.direct_io,
+        dense_weights=flags.dense_weights,
+        expert_used=flags.expert_used,
+        repack=flags.repack,
+        no_eog=flags.no_eog,
+    )
+    return Arm(
+        name=name,
+        engine=settings,
+        prompt=cell.prompt,
+        n_predict=cell.n_predict,
+        seed=cell.seed,
+        data_limit_bytes=limit,
+        time_limit_s=cell.time_limit_s,
+    )
