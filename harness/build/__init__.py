@@ -1,0 +1,11 @@
+"""Sources, toolchains, cache: from the shipped C++ to a verified `moe-engine` and `moe-launcher`.
+
+May touch the cache directory, run pip, cmake, ninja and the compiler. Knows nothing of campaigns.
+"""
+
+from __future__ import annotations
+
+from harness.build.engine import ensure_engine
+from harness.build.types import BuildProgress, EngineBuild, Progress
+
+__all__ = ["BuildProgress", "EngineBuild", "Progress", "ensure_engine"]

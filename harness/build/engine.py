@@ -1,0 +1,303 @@
+"""`ensure_engine`: executables that are built, checked and ready, or one line that says why not.
+
+Published executables lie in `<cache>/bin/<key>/`, where the key is a hash over everything they are
+made from: our sources, llama.cpp's hash, compilers and flags, CMake variables, machine. Beside them
+lies a manifest with the SHA-256 of each. Before every use the files are hashed again; on a mismatch
+they are made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.build import compile as compiling
+from harness.build.resources import engine_source_dir
+from harness.build.source import SHA256 as PINNED_SHA256
+from harness.build.source import LlamaSource, given_source, pinned_source, tree_sha256
+from harness.build.toolchain import Toolchain, cpu_level, find_toolchain, machine
+from harness.build.types import EngineBuild, Progress, Reporter
+from harness.cachedir import (
+    cache_root,
+    guarded,
+    locked,
+    publish_dir,
+    read_json,
+    remove_leftovers,
+    require_space,
+    sha256_file,
+    write_json,
+)
+from harness.errors import DeviceError, UsageError
+
+ENGINE = "moe-engine"
+LAUNCHER = "moe-launcher"
+SANITIZERS = ("", "address", "thread")
+# measured: 190 MiB of objects and archives, 3 times that with sanitizers
+SPACE_BYTES = {"": 500 * 2**20, "address": 1500 * 2**20, "thread": 1500 * 2**20}
+LAUNCHER_SPACE_BYTES = 50 * 2**20
+# raised when the layout of the cache changes
+LAYOUT = 1
+VERSION_LINE = re.compile(r"^moe-engine \S+ build (\S+)")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one set of executables is made from."""
+
+    programs: tuple[str, ...]
+    tools: Toolchain
+    sources: Path
+    sources_sha256: str
+    llama: LlamaSource | None  # None: the launcher alone, without llama.cpp
+    llama_place: str  # where its objects may be shared: the pinned tree, or one directory
+    sanitize: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """CMake variables that decide about the objects, so without the build id."""
+        result = {"MOE_SANITIZE": self.sanitize, "MOE_CPU_LEVEL": cpu_level()}
+        result["MOE_LAUNCHER_ONLY"] = "ON" if self.llama is None else "OFF"
+        return result
+
+    @property
+    def workspace_key(self) -> str:
+        """Names the build directory: everything but sources that are edited between builds."""
+        return _digest(
+            [LAYOUT, machine(), self.tools.compiler_id, self.variables, self.llama_place]
+        )
+
+    @property
+    def key(self) -> str:
+        """Names the executables; its first 12 digits are their build id."""
+        llama = self.llama.sha256 if self.llama is not None else None
+        return _digest([self.workspace_key, self.sources_sha256, llama])
+
+    @property
+    def build_id(self) -> str:
+        """What the executables report as theirs."""
+        return self.key[:12]
+
+
+def ensure_engine(
+    *,
+    binary: Path | None = None,
+    launcher: Path | None = None,
+    llama_cpp_dir: Path | None = None,
+    cache_dir: Path | None = None,
+    sanitize: str = "",
+    progress: Progress | None = None,
+) -> EngineBuild:
+    """Checked `moe-engine` and `moe-launcher`: given, from the cache, or built now.
+
+    `binary` and `launcher` are used as they are; where only the engine is given the launcher is
+    built alone (seconds, no llama.cpp). `llama_cpp_dir` replaces the pinned llama.cpp. `sanitize` is "",
+    "address" or "thread". Raises UsageError before anything starts when something is missing
+    (compiler, file, space, pip), DeviceError with the end of the log when the build fails.
+    """
+    if sanitize not in SANITIZERS:
+        raise UsageError(f"sanitize={sanitize}: needs one of {', '.join(map(repr, SANITIZERS))}")
+    report = Reporter(progress)
+    given_engine = given_program(binary, "engine.binary")
+    given_launcher = given_program(launcher, "engine.launcher")
+    if given_engine is not None:
+        version, build_id = describe(given_engine)
+        if given_launcher is None:
+            folder, _ = _ensure((LAUNCHER,), None, cache_dir, "", report)
+            given_launcher = folder / LAUNCHER
+        return EngineBuild(given_engine, given_launcher, build_id, version, "given")
+    folder, made = _ensure((ENGINE, LAUNCHER), llama_cpp_dir, cache_dir, sanitize, report)
+    version, build_id = describe(folder / ENGINE)
+    return EngineBuild(
+        folder / ENGINE,
+        given_launcher or folder / LAUNCHER,
+        build_id,
+        version,
+        "built" if made else "cached",
+    )
+
+
+def given_program(path: Path | None, key: str) -> Path | None:
+    """An executable that the user named, or None. UsageError when it is not one."""
+    if path is None:
+        return None
+    found = Path(path).expanduser().absolute()
+    if not found.is_file():
+        raise UsageError(f"{key}: {found} does not exist or is no file; give an executable")
+    if not os.access(found, os.X_OK):
+        raise UsageError(f"{key}: {found} is not executable; chmod +x it")
+    return found
+
+
+def describe(engine: Path) -> tuple[str | None, str]:
+    """The engine's `--version` line (None: not a moe-engine) and its build id.
+
+    Without a line the id is made from the file's SHA-256. UsageError when it cannot be run here.
+    """
+    line = version_line(engine)
+    found = VERSION_LINE.match(line or "")
+    if found is None:
+        return None, f"sha256-{sha256_file(engine)[:12]}"
+    return line, found[1]
+
+
+def version_line(program: Path) -> str | None:
+    """First line of `PROGRAM --version`, None when it fails. UsageError when it cannot be run."""
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as e:
+        raise UsageError(f"{program}: cannot be run on this machine ({e.strerror})") from e
+    lines = done.stdout.splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def make_recipe(
+    programs: tuple[str, ...], llama_cpp_dir: Path | None = None, sanitize: str = ""
+) -> Recipe:
+    """The recipe for this machine, now. The pinned tree is named by its hash and not fetched."""
+    tools = find_toolchain()
+    sources = engine_source_dir()
+    sha256 = tree_sha256(sources, _parts(programs))
+    if ENGINE not in programs:
+        return Recipe(programs, tools, sources, sha256, None, "none", sanitize)
+    if llama_cpp_dir is None:
+        pinned = LlamaSource(Path(), PINNED_SHA256)
+        return Recipe(programs, tools, sources, sha256, pinned, PINNED_SHA256, sanitize)
+    given = given_source(llama_cpp_dir)
+    return Recipe(programs, tools, sources, sha256, given, str(given.path), sanitize)
+
+
+def _parts(programs: tuple[str, ...]) -> tuple[str, ...]:
+    """What of engine_src the programs are made from."""
+    return (".",) if ENGINE in programs else ("CMakeLists.txt", "launcher")
+
+
+def _ensure(
+    programs: tuple[str, ...],
+    llama_cpp_dir: Path | None,
+    cache_dir: Path | None,
+    sanitize: str,
+    report: Reporter,
+) -> tuple[Path, bool]:
+    """The directory that holds the checked `programs`, and whether they were made now."""
+    recipe = make_recipe(programs, llama_cpp_dir, sanitize)
+    cache = cache_root(cache_dir)
+    folder = cache / "bin" / recipe.key[:24]
+    if check_published(folder, recipe) is None:
+        return folder, False
+    with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)):
+        # another process may have made it while we waited
+        problem = check_published(folder, recipe)
+        if problem is None:
+            return folder, False
+        if folder.exists():
+            report("note", f"building {programs[0]} again: {problem}")
+        with guarded("building the engine", cache):
+            work = prepare_workspace(cache, recipe, report)
+            compiling.build(work, recipe.tools, programs, report)
+            report("check", "checking what was built")
+            _publish(work, folder, recipe)
+        report("check", f"built {', '.join(programs)} {recipe.build_id}")
+        return folder, True
+
+
+def prepare_workspace(
+    cache: Path, recipe: Recipe, report: Reporter, tests: bool = False
+) -> compiling.Workspace:
+    """The persistent build directory with current sources, configured. Hold the build lock."""
+    home = cache / "build" / recipe.workspace_key[:24]
+    work = compiling.Workspace(home, recipe.sources)
+    if not (work.out / "build.ninja").exists():
+        space = SPACE_BYTES[recipe.sanitize] if recipe.llama else LAUNCHER_SPACE_BYTES
+        require_space(cache, space, "building the engine")
+    llama = recipe.llama
+    if llama is not None and llama.sha256 == PINNED_SHA256:
+        llama = pinned_source(cache, report)
+    compiling.sync_sources(recipe.sources, work.src)
+    if tree_sha256(work.src, _parts(recipe.programs)) != recipe.sources_sha256:
+        raise DeviceError(f"{recipe.sources} changed while the build began; run it again")
+    variables = recipe.variables | {
+        "MOE_BUILD_ID": recipe.build_id,
+        "MOE_BUILD_TESTS": "ON" if tests else "OFF",
+    }
+    if llama is not None:
+        variables["MOE_LLAMA_DIR"] = str(llama.path)
+    compiling.configure(work, recipe.tools, variables, report)
+    return work
+
+
+def check_published(folder: Path, recipe: Recipe) -> str | None:
+    """None when `folder` holds the recipe's programs unaltered, else what is wrong."""
+    manifest = read_json(folder / "manifest.json")
+    if manifest is None:
+        return "its manifest is missing or damaged"
+    hashes = manifest.get("sha256")
+    if manifest.get("key") != recipe.key or not isinstance(hashes, Mapping):
+        return "its manifest is of something else"
+    for name in recipe.programs:
+        path = folder / name
+        try:
+            found = sha256_file(path)
+        except OSError as e:
+            return f"{path} cannot be read ({e.strerror})"
+        if found != hashes.get(name):
+            return f"{path} is not as it was built (its SHA-256 differs)"
+        if not os.access(path, os.X_OK):
+            return f"{path} is not executable"
+    return None
+
+
+def _publish(work: compiling.Workspace, folder: Path, recipe: Recipe) -> None:
+    """Copy the programs out, see them run, write the manifest, rename into place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder.parent, ".new-")
+    remove_leftovers(folder.parent, ".old-")
+    new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+    hashes = {}
+    for name in recipe.programs:
+        shutil.copyfile(work.out / "bin" / name, new / name)
+        (new / name).chmod(0o755)
+        line = version_line(new / name)
+        if line is None or (name == ENGINE and recipe.build_id not in line):
+            raise DeviceError(
+                f"the built {name} does not run here: `{work.out / 'bin' / name} --version` "
+                f"answered {line!r}; log: {work.log}"
+            )
+        hashes[name] = sha256_file(new / name)
+    write_json(
+        new / "manifest.json",
+        {
+            "key": recipe.key,
+            "build_id": recipe.build_id,
+            "sha256": hashes,
+            "llama_cpp_sha256": recipe.llama.sha256 if recipe.llama else None,
+            "sources_sha256": recipe.sources_sha256,
+            "compiler": recipe.tools.compiler_id,
+            "variables": recipe.variables,
+            "machine": machine(),
+        },
+    )
+    new.chmod(0o755)
+    publish_dir(new, folder)
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,59 @@
+"""The engine's own C++ tests, and starting anew. Uses the same build directory as the engine."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.build import compile as compiling
+from harness.build.engine import ENGINE, LAUNCHER, Recipe, make_recipe, prepare_workspace
+from harness.build.types import Progress, Reporter
+from harness.cachedir import cache_root, guarded, locked
+
+PROGRAMS = (ENGINE, LAUNCHER)
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """Outcome of ctest; `log` holds the output of what failed."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of the name
+
+    passed: bool
+    log: Path
+
+
+def run_tests(
+    *,
+    llama_cpp_dir: Path | None = None,
+    cache_dir: Path | None = None,
+    sanitize: str = "",
+    progress: Progress | None = None,
+) -> TestRun:
+    """Build everything and run ctest. DeviceError when it does not compile."""
+    report = Reporter(progress)
+    recipe = make_recipe(PROGRAMS, llama_cpp_dir, sanitize)
+    cache = cache_root(cache_dir)
+    with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)):
+        with guarded("building the engine's tests", cache):
+            work = prepare_workspace(cache, recipe, report, tests=True)
+            compiling.build(work, recipe.tools, ("all",), report)
+        report("check", "running the engine's tests")
+        log = work.home / "ctest.log"
+        log.unlink(missing_ok=True)
+        ctest = recipe.tools.cmake.with_name("ctest")
+        command = [str(ctest), "--test-dir", str(work.out), "--output-on-failure"]
+        code = compiling.run(
+            [*command, "--no-tests=error"], log, lambda text: report("check", text.strip()[:70])
+        )
+    return TestRun(code == 0, log)
+
+
+def clean(cache_dir: Path | None, llama_cpp_dir: Path | None, sanitize: str) -> None:
+    """Delete the build directory and the published executables of the current recipe."""
+    recipe: Recipe = make_recipe(PROGRAMS, llama_cpp_dir, sanitize)
+    cache = cache_root(cache_dir)
+    with locked(cache / "locks" / "build.lock"):
+        shutil.rmtree(cache / "build" / recipe.workspace_key[:24], ignore_errors=True)
+        shutil.rmtree(cache / "bin" / recipe.key[:24], ignore_errors=True)
