@@ -1,8 +1,8 @@
-"""The crash-safe store of a campaign: journal, records, resume. Touches the campaign directory only.
+"""The crash-safe store of a campaign: journal, records, resume. Touches its directory only.
 
 `journal.jsonl` holds one JSON event a line, appended and fsynced; a record is written whole
-(temporary file, fsync, rename, fsync of the directory) *before* the event that names it. So whatever
-the journal says is finished is on disk, whenever the process or the machine dies.
+(temporary file, fsync, rename, fsync of the directory) *before* the event that names it. So
+whatever the journal says is finished is on disk, whenever the process or the machine dies.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -145,7 +146,7 @@ class Journal:
                 _repair(fd, content, repaired)
                 os.fsync(fd)
                 os.fsync(lock_fd)
-                fsync_dir(campaign_dir.parent)
+                _fsync_path(campaign_dir.parent)
             undo.pop_all()
             return cls(campaign_dir, lock_fd, fd, list(events))
 
@@ -159,12 +160,41 @@ class Journal:
             try:
                 _write_all(self._fd, line)
                 os.fsync(self._fd)
-            except OSError:
+                self.events.append(entry)
+            except BaseException:
                 # a part of the line may be there; what follows must not be glued to it
                 os.ftruncate(self._fd, size)
+                del self.events[entry.seq :]
                 raise
-        self.events.append(entry)
         return entry
+
+    def free_bytes(self) -> int:
+        """Space left for us on the campaign's filesystem."""
+        with _named(self.campaign_dir):
+            stat = os.statvfs(self.campaign_dir)
+        return stat.f_bavail * stat.f_frsize
+
+    def make_cell_dir(self, name: str) -> Path:
+        """A new, empty directory `cells/<name>`.
+
+        What an earlier attempt left there is moved to `<name>.aborted-K`, never deleted; its
+        record, if any, is renamed, as it does not count.
+        """
+        cell_dir = self.campaign_dir / "cells" / name
+        with _named(cell_dir):
+            if cell_dir.exists():
+                old = next(
+                    path
+                    for k in itertools.count(1)
+                    if not (path := cell_dir.with_name(f"{name}.aborted-{k}")).exists()
+                )
+                cell_dir.rename(old)
+                if (old / RECORD).exists():
+                    (old / RECORD).rename(old / f"aborted-{RECORD}")
+            cell_dir.mkdir(parents=True)
+            _fsync_path(cell_dir.parent)
+            _fsync_path(self.campaign_dir)
+        return cell_dir
 
     def write_record(self, cell_dir: Path, record: CellRecord) -> None:
         """Store a cell: its files and `record.json` first, then the `cell_finished` event."""
@@ -206,7 +236,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, on disk when this returns. Raises DeviceError naming the path."""
+    """Replace `path` by `content`, on disk when this returns. Raises DeviceError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _named(path):
         try:
@@ -220,12 +250,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        fsync_dir(path.parent)
-
-
-def fsync_dir(path: Path) -> None:
-    """Make the names in a directory durable. Raises OSError."""
-    _fsync_path(path)
+        _fsync_path(path.parent)
 
 
 def _fsync_path(path: Path) -> None:

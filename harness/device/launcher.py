@@ -15,7 +15,6 @@ from harness.errors import DeviceError
 from harness.records import DeviceState, Probes, from_json
 
 RESULT = "result.json"
-EXIT_USAGE = 2
 EXIT_RESULT_NOT_WRITTEN = 5
 
 Status = Literal["ok", "failed", "killed", "spawn_failed", "limit_not_enforced"]
@@ -72,9 +71,9 @@ def launcher_argv(
     argv = [str(launcher), "run", "--dir", str(work_dir), "--cwd", str(work_dir)]
     if data_limit_bytes is not None:
         argv += ["--data-limit-bytes", str(data_limit_bytes)]
-    argv += ["--time-limit-s", f"{time_limit_s:g}"]
+    argv += ["--time-limit-s", f"{time_limit_s:.3f}"]
     argv += ["--sample-ms", str(sampling.sample_ms), "--device-ms", str(sampling.device_ms)]
-    argv += ["--probe-s", f"{sampling.probe_s:g}"]
+    argv += ["--probe-s", f"{sampling.probe_s:.3f}"]
     if probe_file is not None and sampling.probe_s > 0:
         argv += ["--probe-file", str(probe_file)]
     return [*argv, "--", *program]

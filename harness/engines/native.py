@@ -22,6 +22,7 @@ from harness.records import Arm, ArmIdentity, Counters, EngineSettings, Metrics
 TELEMETRY = "telemetry.jsonl"
 TOKENS = "tokens.csv"
 EXIT_REFUSED = 4
+_ERROR = "moe-engine: error: "
 
 # tok/s from tokens.csv and from the engine's own summary may differ by this share, no more
 RATE_TOLERANCE = 1e-3
@@ -120,13 +121,19 @@ def tokens_done(tail: bytes) -> int | None:
     return None
 
 
+def complaint(stderr: bytes) -> str | None:
+    """The engine's own last error line, without its name; None when it did not complain."""
+    for line in reversed(stderr.decode("utf-8", "replace").splitlines()):
+        if line.startswith(_ERROR):
+            return line.removeprefix(_ERROR)
+    return None
+
+
 def read_tokens(content: bytes) -> list[Row]:
     """The rows of tokens.csv by column; a torn last row is left out, an empty field is None."""
     text = content[: content.rfind(b"\n") + 1].decode("utf-8", "replace")
-    return [
-        {key: _number(value) for key, value in row.items() if key is not None}
-        for row in csv.DictReader(io.StringIO(text))
-    ]
+    rows = csv.DictReader(io.StringIO(text), quoting=csv.QUOTE_NONE)
+    return [{key: _number(value) for key, value in row.items() if key is not None} for row in rows]
 
 
 def _json_object(line: bytes) -> Mapping[str, Any]:
@@ -252,7 +259,7 @@ def _mismatches(arm: Arm, start: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# --- looking up and counting, None where not measured ------------------------------------------------------------------
+# --- looking up and counting, None where not measured ---------------------------------------------
 
 
 def _get(data: Any, key: str) -> Any:

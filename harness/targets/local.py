@@ -6,11 +6,13 @@ starts a program that goes on by itself, and everything the program has to say i
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -54,10 +56,8 @@ class Running:
 
     def kill(self) -> None:
         """End it and whatever is left of its process group (SIGKILL), and wait for that."""
-        try:
-            os.killpg(self._process.pid, 9)
-        except ProcessLookupError:
-            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
@@ -132,11 +132,6 @@ class LocalTarget:
         except FileNotFoundError:
             return b""
 
-    def free_bytes(self, path: Path) -> int:
-        """Space left for us on the filesystem that holds `path`."""
-        stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize
-
     def evict_page_cache(self, files: Iterable[Path]) -> PageCache:
         """Drop files from the page cache, so that a cell reads them from storage again.
 
@@ -183,9 +178,10 @@ def _resident_bytes(fd: int) -> int | None:
         return 0
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    number, size_t, pointer = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+    libc.mmap.argtypes = [pointer, size_t, number, number, number, ctypes.c_long]
+    libc.munmap.argtypes = [pointer, size_t]
+    libc.mincore.argtypes = [pointer, size_t, ctypes.c_char_p]
     address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         return None

@@ -1,0 +1,102 @@
+"""From the files that a cell left behind to its record. Reads the cell's directory, writes nothing.
+
+The same files give the same record, so a campaign can be read again without the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from pathlib import Path
+
+from harness.device.launcher import LauncherResult, read_result
+from harness.engines import native
+from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
+
+LAUNCHER_LOG = "launcher.txt"
+
+
+def collect_cell(
+    cell_dir: Path,
+    cell: PlannedCell,
+    arm: Arm,
+    *,
+    engine_argv: list[str],
+    target: TargetId,
+    model_sha256: str | None,
+    wait: Wait,
+) -> CellRecord:
+    """The record of a cell whose launcher has ended. Raises DeviceError when a file is unreadable.
+
+    A file that is not there was not written: what it would have said is None.
+    """
+    result = read_result(cell_dir)
+    telemetry = native.read_telemetry(_content(cell_dir / native.TELEMETRY))
+    rows = native.read_tokens(_content(cell_dir / native.TOKENS))
+    outcome = native.understand(arm, telemetry, rows)
+    complaint = native.complaint(_content(cell_dir / "stderr.txt"))
+    status, detail = judge(result, outcome.problems, complaint)
+    if result is None:
+        log = _content(cell_dir / LAUNCHER_LOG).decode("utf-8", "replace").strip()
+        detail = f"{detail}: {log.splitlines()[-1]}" if log else detail
+    result = result or LauncherResult("failed")
+    return CellRecord(
+        cell=cell.name,
+        arm=cell.arm,
+        role=cell.role,
+        index=cell.index,
+        status=status,
+        exit_code=result.exit_code,
+        argv=tuple(engine_argv),
+        target=target,
+        entry=result.entry,
+        exit=result.exit,
+        probe=result.probe,
+        counters=outcome.counters,
+        metrics=_with_memory(outcome.metrics, result, arm.data_limit_bytes),
+        identity=dataclasses.replace(outcome.identity, model_sha256=model_sha256),
+        output_sha256=outcome.output_sha256,
+        wait=wait,
+        started_unix_s=result.started_unix_s,
+        ended_unix_s=result.ended_unix_s,
+        data_limit_bytes=arm.data_limit_bytes,
+        status_detail=detail,
+    )
+
+
+def judge(
+    result: LauncherResult | None, problems: tuple[str, ...], complaint: str | None
+) -> tuple[CellStatus, str | None]:
+    """A cell's status, and in words why it is not `ok`.
+
+    `problems` is what makes a run that ended well another run than the one asked for; `complaint`
+    is the engine's own error line.
+    """
+    if result is None:
+        return "failed", "the launcher wrote no result"
+    detail = ": ".join(text for text in (result.status_detail, complaint) if text) or result.status
+    if result.status == "killed" or result.signal == signal.SIGKILL:
+        return "killed", detail
+    if result.exit_code == native.EXIT_REFUSED:
+        return "refused", complaint or detail
+    if result.status != "ok":
+        return "failed", detail
+    if problems:
+        return "failed", "; ".join(problems)
+    return "ok", None
+
+
+def _with_memory(metrics: Metrics, result: LauncherResult, limit: int | None) -> Metrics:
+    """Adds what the launcher saw of memory, and of its own cost."""
+    peak = result.anon_peak_bytes
+    return dataclasses.replace(
+        metrics,
+        anon_peak_bytes=peak,
+        rss_peak_bytes=result.rss_peak_bytes,
+        anon_within_limit=None if limit is None or peak is None else peak <= limit,
+        sampler_cpu_share=result.sampler_cpu_share,
+    )
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""

@@ -1,0 +1,390 @@
+"""Runs a plan on a target: wait, launch, collect, journal. The only place that waits.
+
+Touches the campaign directory through the journal and the device through the target; knows neither
+why the cells are in this order nor what will be concluded from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from harness.build.types import EngineBuild
+from harness.collect import LAUNCHER_LOG, collect_cell
+from harness.device.launcher import (
+    EXIT_RESULT_NOT_WRITTEN,
+    Sampling,
+    launcher_argv,
+)
+from harness.engines import native
+from harness.errors import DeviceError, Interrupted, UsageError
+from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
+from harness.journal import Journal, finished_cells, write_atomically
+from harness.records import Arm, CellRecord, Plan, PlannedCell, Wait, to_json
+from harness.targets.local import LocalTarget, Running
+
+PROMPT = "prompt.txt"
+LOCK = ".cell.lock"
+
+# The launcher gives the engine 2 s after SIGTERM before it kills it, and then writes its result.
+ENDING_S = 15.0
+# Beyond the cell's own time limit: probes, self-test and loading a result onto a slow disk.
+OVERTIME_S = 60.0
+POLL_S = 0.05
+STOP_POLL_S = 0.2
+TELEMETRY_TAIL_BYTES = 8192
+# Less than this and a cell's samples would be cut short: a cell of one minute writes about 0.25 MB.
+MIN_FREE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The model as it lies on the target: the file to name, all its shards, the hash over them."""
+
+    path: Path
+    files: tuple[Path, ...]
+    sha256: str | None
+
+
+class StopFlag:
+    """A request to stop, heeded within a fraction of a second: set it from a signal handler."""
+
+    def __init__(self) -> None:
+        """Not requested."""
+        self.reason: str | None = None
+
+    def request(self, reason: str) -> None:
+        """Ask the session to end; the first reason stands."""
+        self.reason = self.reason or reason
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """While inside, SIGINT, SIGTERM and SIGHUP request a stop (main thread only)."""
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            self.request(signal.Signals(number).name)
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, handle) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+# --- the session ---------------------------------------------------------------------------------
+
+
+def run_session(
+    plan: Plan,
+    *,
+    target: LocalTarget,
+    build: EngineBuild,
+    model: ModelFiles,
+    journal: Journal,
+    on_event: Callable[[SessionEvent], None],
+    sampling: Sampling | None = None,
+    evict_page_cache: bool = True,
+    stop_when_baseline_fails: bool = True,
+    stop: StopFlag | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[CellRecord]:
+    """Run the cells of `plan` that the journal does not say are finished; all records, in order.
+
+    The pause before a cell is measured from the end of the one before; the first cell after a
+    resume waits as well. Raises UsageError (settings that cannot act, or a resume with another
+    plan, engine or model), DeviceError (disk, target, or the opening baseline failed),
+    Interrupted (stop flag or KeyboardInterrupt); what was finished is kept in every case.
+    """
+    session = _Session(
+        plan=plan,
+        target=target,
+        build=build,
+        model=model,
+        journal=journal,
+        on_event=on_event,
+        sampling=sampling or Sampling(),
+        evict_page_cache=evict_page_cache,
+        stop_when_baseline_fails=stop_when_baseline_fails,
+        stop=stop or StopFlag(),
+        clock=clock,
+        sleep=sleep,
+    )
+    return session.run()
+
+
+@dataclass
+class _Session:
+    plan: Plan
+    target: LocalTarget
+    build: EngineBuild
+    model: ModelFiles
+    journal: Journal
+    on_event: Callable[[SessionEvent], None]
+    sampling: Sampling
+    evict_page_cache: bool
+    stop_when_baseline_fails: bool
+    stop: StopFlag
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    cell: PlannedCell | None = None  # the one under way
+    last_end: float | None = None  # of the cell before, on the monotonic clock
+
+    def run(self) -> list[CellRecord]:
+        """See `run_session`."""
+        for arm in self.plan.arms.values():
+            self._engine_argv(arm, Path())
+        records, resumed = self._begin()
+        try:
+            for cell in self.plan.cells:
+                if cell.index not in records:
+                    records[cell.index] = self._run_cell(cell, resumed)
+                    self._check_opening(cell, records[cell.index])
+        except (KeyboardInterrupt, Interrupted) as e:
+            raise self._interrupted(str(e) or "SIGINT", len(records)) from e
+        if self.journal.events[-1].event != "campaign_finished":
+            self.journal.append("campaign_finished", cells=len(records))
+        return [records[index] for index in sorted(records)]
+
+    # --- beginning and ending ---
+
+    def _begin(self) -> tuple[dict[int, CellRecord], bool]:
+        """Journal the start or the resume; sound records so far, and whether any cell ever ran."""
+        identity = {
+            "plan_sha256": hashlib.sha256(json.dumps(to_json(self.plan)).encode()).hexdigest(),
+            "engine_build_id": self.build.build_id,
+            "model_sha256": self.model.sha256,
+            "target": to_json(self.target.id),
+        }
+        events = list(self.journal.events)
+        started = [e for e in events if e.event == "campaign_started"]
+        if not started:
+            self.journal.append("campaign_started", pid=os.getpid(), **identity)
+            return {}, False
+        changed = [key for key, value in identity.items() if started[0].data.get(key) != value]
+        if changed:
+            raise UsageError(
+                f"{self.journal.campaign_dir}: cannot be resumed, as {', '.join(changed)} differ "
+                "from what it was started with; start a new campaign"
+            )
+        found = finished_cells(self.journal.campaign_dir, events)
+        opening = self.plan.cells[0]
+        if opening.index in found.records and self._failed_opening(
+            opening, found.records[opening.index]
+        ):
+            found.damaged[opening.index] = f"was {found.records.pop(opening.index).status}"
+        if len(found.records) < len(self.plan.cells):
+            self.journal.append(
+                "campaign_resumed",
+                pid=os.getpid(),
+                finished=sorted(found.records),
+                again={str(index): why for index, why in found.damaged.items()},
+            )
+        return found.records, any(e.event == "cell_started" for e in events)
+
+    def _check_opening(self, cell: PlannedCell, record: CellRecord) -> None:
+        if self._failed_opening(cell, record):
+            self.journal.append("campaign_stopped", reason="the opening baseline failed")
+            raise DeviceError(
+                f"the opening baseline {record.status}: {record.status_detail}; its files are in "
+                f"{self.journal.campaign_dir / 'cells' / _dir_name(cell)}"
+            )
+
+    def _failed_opening(self, cell: PlannedCell, record: CellRecord) -> bool:
+        return (
+            self.stop_when_baseline_fails
+            and cell is self.plan.cells[0]
+            and cell.role == "baseline"
+            and record.status != "ok"
+        )
+
+    def _interrupted(self, reason: str, finished: int) -> Interrupted:
+        """Journals the interruption, if the disk still takes it: it is no news worth an error."""
+        under_way = None if self.cell is None else self.cell.index
+        with contextlib.suppress(DeviceError):
+            self.journal.append("campaign_interrupted", reason=reason, index=under_way)
+        return Interrupted(
+            f"interrupted ({reason}) with {finished} of {len(self.plan.cells)} cells finished; "
+            f"go on with resume={self.journal.campaign_dir.name}"
+        )
+
+    # --- one cell ---
+
+    def _run_cell(self, cell: PlannedCell, resumed: bool) -> CellRecord:
+        """From the pause before the cell to its record on disk."""
+        self.cell = cell
+        began = self.clock() if self.last_end is None else self.last_end
+        self._await_end_of_others()
+        reason = self._pause(cell, began, resumed)
+        cell_dir = self.journal.make_cell_dir(_dir_name(cell))
+        work_dir = self.target.work_dir(cell_dir)
+        arm = self.plan.arms[cell.arm]
+        prompt = cell_dir / PROMPT
+        self._prepare(cell, arm, prompt, work_dir)
+        argv = self._engine_argv(arm, work_dir)
+        wait = Wait(self.clock() - began, reason)
+        code = self._launch(cell, arm, argv, work_dir)
+        self.last_end = self.clock()
+        self.target.get(work_dir, cell_dir)
+        if code == EXIT_RESULT_NOT_WRITTEN:
+            raise DeviceError(f"{cell_dir}: the launcher could not write its result; disk full?")
+        record = collect_cell(
+            cell_dir,
+            cell,
+            arm,
+            engine_argv=argv,
+            target=self.target.id,
+            model_sha256=self.model.sha256,
+            wait=wait,
+        )
+        if record.status != "ok":
+            self._check_space()  # a full disk is not the arm's fault: the cell is not counted
+        self.journal.write_record(cell_dir, record)
+        self.cell = None
+        self.on_event(CellFinished(cell, len(self.plan.cells), record))
+        return record
+
+    def _pause(self, cell: PlannedCell, began: float, resumed: bool) -> str:
+        """Wait until the spacing since `began` is over; the reason of the pause in words."""
+        if self.last_end is not None:
+            seconds, reason = cell.wait_s, "spacing"
+        elif resumed:
+            seconds = max(planned.wait_s for planned in self.plan.cells)
+            reason = "spacing after a resume"
+        else:
+            seconds, reason = cell.wait_s, "first cell"
+        self.journal.append(
+            "cell_waiting", index=cell.index, cell=cell.name, wait_s=seconds, reason=reason
+        )
+        while (left := began + seconds - self.clock()) > 0:
+            self.on_event(Waiting(cell, len(self.plan.cells), left, reason))
+            self._nap(min(left, 1.0))
+        return reason
+
+    def _nap(self, seconds: float) -> None:
+        """Sleep in slices, so that a stop is heeded at once."""
+        end = self.clock() + seconds
+        while (left := end - self.clock()) > 0:
+            self._heed_stop()
+            self.sleep(min(left, STOP_POLL_S))
+        self._heed_stop()
+
+    def _heed_stop(self) -> None:
+        if self.stop.reason is not None:
+            raise Interrupted(self.stop.reason)
+
+    def _await_end_of_others(self) -> None:
+        """No process of an earlier cell may live on into this one, whoever started it."""
+        deadline = self.clock() + ENDING_S
+        while self.target.is_locked(self._lock):
+            if self.clock() > deadline:
+                raise DeviceError(
+                    "a process of an earlier cell is still running on the target; "
+                    f"end it and resume (it holds {self._lock})"
+                )
+            self._nap(STOP_POLL_S)
+
+    @property
+    def _lock(self) -> Path:
+        return self.target.work_dir(self.journal.campaign_dir) / LOCK
+
+    def _prepare(self, cell: PlannedCell, arm: Arm, prompt: Path, work_dir: Path) -> None:
+        """Everything that costs time between the pause and the start of the launcher."""
+        self._check_space()
+        write_atomically(prompt, arm.prompt.encode())
+        self.target.put(prompt, work_dir / PROMPT)
+        cache = self.target.evict_page_cache(self.model.files) if self.evict_page_cache else None
+        self.journal.append("cell_started", index=cell.index, cell=cell.name, page_cache=cache)
+
+    def _check_space(self) -> None:
+        free = self.journal.free_bytes()
+        if free < MIN_FREE_BYTES:
+            raise DeviceError(
+                f"{self.journal.campaign_dir}: no space left on device ({free} bytes free); "
+                "what was finished is kept, make room and resume"
+            )
+
+    def _engine_argv(self, arm: Arm, work_dir: Path) -> list[str]:
+        return native.engine_argv(
+            self.build.engine, self.model.path, work_dir / PROMPT, arm, work_dir
+        )
+
+    def _launch(self, cell: PlannedCell, arm: Arm, argv: list[str], work_dir: Path) -> int:
+        """Run the launcher to its end; its exit code. Never leaves it running."""
+        command = launcher_argv(
+            self.build.launcher,
+            work_dir,
+            argv,
+            sampling=self.sampling,
+            probe_file=self.model.path,
+            data_limit_bytes=arm.data_limit_bytes,
+            time_limit_s=arm.time_limit_s,
+        )
+        running = self.target.run(command, log=work_dir / LAUNCHER_LOG, lock=self._lock)
+        try:
+            self.on_event(CellStarted(cell, len(self.plan.cells)))
+            deadline = self.clock() + arm.time_limit_s + OVERTIME_S
+            progress = _Progress(self, cell, arm.n_predict, work_dir / native.TELEMETRY)
+            while running.poll() is None and self.clock() < deadline:
+                self._heed_stop()
+                progress.look()
+                self.sleep(POLL_S)
+        finally:
+            code = self._end(running)
+        return code
+
+    def _end(self, running: Running) -> int:
+        """Make sure that the launcher has ended, in good order if it can; its exit code."""
+        if running.poll() is None:
+            running.terminate()
+        deadline = time.monotonic() + ENDING_S
+        while (code := running.poll()) is None:
+            with contextlib.suppress(KeyboardInterrupt):  # it is ending already
+                if time.monotonic() > deadline:
+                    running.kill()
+                time.sleep(POLL_S)
+        return code
+
+
+class _Progress:
+    """Tells how far the engine is, from the tail of its telemetry, at most once a second."""
+
+    def __init__(self, session: _Session, cell: PlannedCell, n_predict: int, path: Path) -> None:
+        self._session = session
+        self._cell = cell
+        self._n_predict = n_predict
+        self._path = path
+        self._next_look = session.clock() + 1.0
+        self._last: tuple[float, int] | None = None
+
+    def look(self) -> None:
+        """Emit CellProgress when it is time and there is something new."""
+        now = self._session.clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + 1.0
+        tokens = native.tokens_done(self._session.target.tail(self._path, TELEMETRY_TAIL_BYTES))
+        if tokens is None:
+            return
+        rate = None
+        if self._last is not None:
+            then, before = self._last
+            rate = (tokens - before) / (now - then)
+        self._last = (now, tokens)
+        self._session.on_event(
+            CellProgress(self._cell, len(self._session.plan.cells), tokens, self._n_predict, rate)
+        )
+
+
+def _dir_name(cell: PlannedCell) -> str:
+    return f"{cell.index:02d}-{cell.name}"
