@@ -1,0 +1,155 @@
+"""Whether two cells did the same work, and whether two arms differ only in what was asked for.
+
+Pure. The rules are those of the verdict method: equal configurations must have equal work
+counters, and a pair whose model, build, effective direct I/O or resolved memory differs unasked is
+confounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from harness.records import CellRecord
+
+# Identity fields and the flags that may move them on purpose. No flag: never on purpose, because a
+# comparison of settings holds the model and the build fixed.
+_ASKED_BY: dict[str, tuple[str, ...]] = {
+    "model_sha256": (),
+    "engine_build_id": (),
+    "mode": ("--moe-stream",),
+    "cache_mb": ("--cache-mb", "--moe-stream"),
+    "arena_bytes": (
+        "--cache-mb",
+        "--moe-stream",
+        "--expert-used",
+        "--n-expert-used",
+        "-b",
+        "--batch-size",
+    ),
+    "direct_io": ("--no-odirect", "--moe-stream"),
+    "dense_weights": ("--dense-weights", "--moe-stream"),
+    "expert_used": ("--expert-used", "--n-expert-used"),
+    "threads": ("-t", "--threads"),
+}
+# Differences that count as unasked when the command lines are unknown: nothing shows the intention.
+_SUSPECT_WITHOUT_ARGV = ("model_sha256", "engine_build_id", "direct_io", "dense_weights")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`differing`: measured in both and unequal. `one_sided`: measured in only one of the two."""
+
+    differing: tuple[str, ...] = ()
+    one_sided: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Nothing known speaks against equality (what neither cell measured cannot)."""
+        return not self.differing and not self.one_sided
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.differing + self.one_sided
+
+
+def compare_work(a: CellRecord, b: CellRecord, read_bytes_tolerance_pct: float) -> Comparison:
+    """Work counters and generated text of two cells of one arm.
+
+    Counts must be equal; bytes read may differ by `read_bytes_tolerance_pct` percent.
+    """
+    differing: list[str] = []
+    one_sided: list[str] = []
+    for field in dataclasses.fields(a.counters):
+        x, y = getattr(a.counters, field.name), getattr(b.counters, field.name)
+        tolerance = read_bytes_tolerance_pct / 100 if field.name == "read_bytes" else 0.0
+        if x is None and y is None:
+            continue
+        if x is None or y is None:
+            one_sided.append(_only_in(field.name, a if y is None else b))
+        elif abs(x - y) > tolerance * max(abs(x), abs(y)):
+            differing.append(f"{field.name} {x} in {a.cell}, {y} in {b.cell}")
+    x_text, y_text = a.output_sha256, b.output_sha256
+    if (x_text is None) != (y_text is None):
+        one_sided.append(_only_in("the generated text's hash", a if y_text is None else b))
+    elif x_text != y_text:
+        differing.append(f"the generated text differs between {a.cell} and {b.cell}")
+    return Comparison(tuple(differing), tuple(one_sided))
+
+
+def work_is_known(record: CellRecord) -> bool:
+    """At least the token count is there to compare."""
+    return record.counters.tokens is not None
+
+
+def compare_identity(a: CellRecord, b: CellRecord) -> Comparison:
+    """Every identity field and the target: for two cells of one arm, where nothing may differ."""
+    differing: list[str] = []
+    one_sided: list[str] = []
+    for name in _ASKED_BY:
+        _compare_field(name, a, b, differing, one_sided)
+    _compare_target(a, b, differing)
+    return Comparison(tuple(differing), tuple(one_sided))
+
+
+def unasked_differences(candidate: CellRecord, baseline: CellRecord) -> Comparison:
+    """Identity fields in which two arms differ although no flag on their command lines differs.
+
+    Without a command line (imported cells) only the model, the build, effective direct I/O and the
+    residence of dense weights count.
+    """
+    differing: list[str] = []
+    one_sided: list[str] = []
+    for name, flags in _ASKED_BY.items():
+        if candidate.argv and baseline.argv:
+            asked = any(
+                flag_value(candidate.argv, f) != flag_value(baseline.argv, f) for f in flags
+            )
+        else:
+            asked = name not in _SUSPECT_WITHOUT_ARGV
+        if not asked:
+            _compare_field(name, candidate, baseline, differing, one_sided)
+    _compare_target(candidate, baseline, differing)
+    return Comparison(tuple(differing), tuple(one_sided))
+
+
+def flag_value(argv: tuple[str, ...], flag: str) -> str | None:
+    """The argument after the last `flag`; "" when it stands alone; None when it is absent."""
+    value = None
+    for i, word in enumerate(argv):
+        if word == flag:
+            following = argv[i + 1] if i + 1 < len(argv) else ""
+            value = "" if following.startswith("-") else following
+        elif word.startswith(f"{flag}=") and flag.startswith("--"):
+            value = word[len(flag) + 1 :]
+    return value
+
+
+def _compare_field(
+    name: str, a: CellRecord, b: CellRecord, differing: list[str], one_sided: list[str]
+) -> None:
+    x, y = getattr(a.identity, name), getattr(b.identity, name)
+    if x is None and y is None:
+        return
+    if x is None or y is None:
+        one_sided.append(_only_in(name, a if y is None else b))
+    elif x != y:
+        differing.append(f"{name} is {_short(x)} in {a.cell}, {_short(y)} in {b.cell}")
+
+
+def _compare_target(a: CellRecord, b: CellRecord, differing: list[str]) -> None:
+    if a.target != b.target:
+        differing.append(
+            f"{a.cell} ran on {a.target.kind} {a.target.name}, "
+            f"{b.cell} on {b.target.kind} {b.target.name}"
+        )
+
+
+def _only_in(name: str, record: CellRecord) -> str:
+    return f"{name} is recorded for {record.cell} only"
+
+
+def _short(value: Any) -> str:
+    """Hashes at a readable length."""
+    return value[:12] if isinstance(value, str) else str(value)

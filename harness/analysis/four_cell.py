@@ -1,0 +1,355 @@
+"""The verdict of the four-cell session: baseline, candidates, baseline again (the sentinel). Pure.
+
+One pair per candidate cannot give a final verdict, so the outcome is at most provisional. What it
+can do is to say how far the device drifted, and refuse to read a pair whose device state differed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.analysis.counters import (
+    compare_identity,
+    compare_work,
+    unasked_differences,
+    work_is_known,
+)
+from harness.analysis.device_state import (
+    CpuSensor,
+    StateMatch,
+    cap_falls,
+    cap_moves_inside,
+    cpu_sensor,
+    match_entry,
+    states_in_order,
+)
+from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Drift, Outcome
+
+_MIN_TOKENS_FOR_TYPICAL = 8  # fewer than this after the warm-up, and a median says little
+
+
+@dataclass(frozen=True)
+class FourCellSettings:
+    """Tolerances of the four-cell verdict; every default is the published method's.
+
+    `max_gap_s`: how much longer than its recorded pause the break before a cell may be (a campaign
+    that was interrupted and resumed). `repeat_command` closes every verdict.
+    """
+
+    sentinel_stable_pct: float = 5.0
+    cpu_temp_tolerance_c: float = 3.0
+    probe_tolerance_pct: float = 2.0
+    cap_move_pct: float = 3.0
+    provisional_min_log: float = 0.10
+    read_bytes_tolerance_pct: float = 0.1
+    warmup_tokens: int = 16
+    stall_note_pct: float = 5.0
+    max_gap_s: float = 300.0
+    repeat_command: str = "python -m harness +experiment=matched_pair schedule.spacing_s=120"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A candidate cell against one neighbouring baseline cell."""
+
+    candidate: CellRecord
+    baseline: CellRecord
+    problems: tuple[str, ...]
+    confounded: tuple[str, ...]
+    state: StateMatch
+
+    @property
+    def readable(self) -> bool:
+        return not self.problems and not self.confounded
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What every candidate of the campaign is read with."""
+
+    cells: tuple[CellRecord, ...]
+    baseline: str
+    drift: Drift
+    sensor: CpuSensor
+    settings: FourCellSettings
+    walls: Mapping[int, Sequence[float]]
+
+
+def four_cell_verdict(
+    campaign: str,
+    records: Sequence[CellRecord],
+    settings: FourCellSettings,
+    token_walls: Mapping[int, Sequence[float]] | None,
+) -> CampaignVerdict:
+    """Read a four-cell campaign.
+
+    `token_walls`: wall time of every token in milliseconds, by the cell's index; without it the
+    typical token's effect is not measured. Missing fields never raise: what is missing becomes a
+    reason.
+    """
+    cells = tuple(sorted(records, key=lambda r: r.index))
+    session = _Session(
+        cells=cells,
+        baseline=next((c.arm for c in cells if c.role == "baseline"), "baseline"),
+        drift=_drift(cells, settings),
+        sensor=cpu_sensor([state for _, state in states_in_order(cells)]),
+        settings=settings,
+        walls=token_walls or {},
+    )
+    arms: dict[str, list[CellRecord]] = {}
+    for cell in cells:
+        if cell.role == "candidate":
+            arms.setdefault(cell.arm, []).append(cell)
+    verdicts = tuple(_candidate(arm, own, session) for arm, own in arms.items())
+    return CampaignVerdict(campaign, session.drift, verdicts)
+
+
+# --- drift ---------------------------------------------------------------------------------------
+
+
+def _drift(cells: Sequence[CellRecord], settings: FourCellSettings) -> Drift:
+    """Closing over opening baseline, which did equal work or cannot be compared."""
+    opening = next((c for c in cells if c.role == "baseline"), None)
+    closing = next((c for c in reversed(cells) if c.role == "sentinel"), None)
+    if opening is None or closing is None:
+        absent = "opening baseline" if opening is None else "sentinel"
+        return Drift("unknown", None, (f"there is no {absent} cell",))
+    unusable = [p for c in (opening, closing) for p in _not_usable(c)]
+    if unusable:
+        return Drift("unknown", None, tuple(unusable))
+    unlike = _not_the_same_work(opening, closing, settings)
+    if unlike:
+        return Drift("not_comparable", None, unlike)
+
+    change_pct = (_speed(closing) / _speed(opening) - 1) * 100
+    reasons = [
+        f"{closing.cell} {_speed(closing):.2f} tok/s against {opening.cell} "
+        f"{_speed(opening):.2f} tok/s: {change_pct:+.1f} %"
+    ]
+    if work_is_known(opening):
+        reasons.append("both did the same work (counters and text agree)")
+    else:
+        reasons.append("work counters were not recorded: equal work is taken from the equal arm")
+    span = [c for c in cells if opening.index <= c.index <= closing.index]
+    falls = cap_falls(states_in_order(span))
+    if falls:
+        return Drift("throttled", change_pct, (*reasons, *falls))
+    stable = abs(change_pct) <= settings.sentinel_stable_pct + 1e-9
+    reasons.append(
+        f"{'within' if stable else 'beyond'} the {settings.sentinel_stable_pct:g} % "
+        "that count as stable"
+    )
+    return Drift("stable" if stable else "drifting", change_pct, tuple(reasons))
+
+
+def _not_the_same_work(
+    opening: CellRecord, closing: CellRecord, settings: FourCellSettings
+) -> tuple[str, ...]:
+    problems: tuple[str, ...] = ()
+    if opening.arm != closing.arm:
+        problems += (f"{closing.cell} is of arm {closing.arm}, {opening.cell} of {opening.arm}",)
+    problems += compare_identity(opening, closing).problems
+    problems += compare_work(opening, closing, settings.read_bytes_tolerance_pct).problems
+    return problems
+
+
+# --- candidates ----------------------------------------------------------------------------------
+
+
+def _candidate(arm: str, own: Sequence[CellRecord], session: _Session) -> CandidateVerdict:
+    pairs = [
+        _pair(c, neighbour, session)
+        for c in own
+        for neighbour in session.cells
+        if neighbour.role in ("baseline", "sentinel") and abs(neighbour.index - c.index) == 1
+    ]
+    outcome: Outcome = "unreadable"
+    reasons: list[str] = []
+    if any(p.confounded for p in pairs):
+        outcome = "confounded"
+        reasons += [r for p in pairs for r in p.confounded]
+    if session.drift.verdict == "not_comparable" and not all(_not_usable(c) for c in own):
+        outcome = "contaminated"
+        reasons += ["the two baseline cells did not do the same work", *session.drift.reasons]
+    if session.drift.verdict == "unknown":
+        reasons.append("the drift is unknown, so no difference can be told from it")
+        reasons += session.drift.reasons
+    readable = [p for p in pairs if p.readable]
+    if readable and not reasons:
+        return _read(min(readable, key=lambda p: p.state.distance), pairs, session)
+
+    reasons += [p for c in own for p in _not_usable(c)]
+    if not pairs:
+        reasons += [_not_adjacent(c, session.cells) for c in own]
+    reasons += [r for p in pairs for r in p.problems]
+    return CandidateVerdict(
+        candidate=arm,
+        baseline=session.baseline,
+        outcome=outcome,
+        reasons=(*dict.fromkeys(reasons), *_sensor_notes(session.sensor), _closing(session)),
+    )
+
+
+def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pair:
+    settings = session.settings
+    state = match_entry(
+        candidate,
+        baseline,
+        session.sensor,
+        temp_tolerance_c=settings.cpu_temp_tolerance_c,
+        probe_tolerance_pct=settings.probe_tolerance_pct,
+    )
+    problems = [*_not_usable(candidate), *_not_usable(baseline), *state.problems]
+    for cell in (candidate, baseline):
+        problems += cap_moves_inside(cell, settings.cap_move_pct)
+    problems += _too_long_a_break(candidate, baseline, settings.max_gap_s)
+    tokens = (candidate.counters.tokens, baseline.counters.tokens)
+    if tokens[0] != tokens[1]:
+        problems.append(
+            f"{candidate.cell} made {_count(tokens[0])} tokens, "
+            f"{baseline.cell} {_count(tokens[1])}: not the same task"
+        )
+    unasked = unasked_differences(candidate, baseline)
+    problems += unasked.one_sided
+    return _Pair(
+        candidate,
+        baseline,
+        tuple(f"against {baseline.cell}: {p}" for p in problems),
+        tuple(f"{d}, which nobody asked for" for d in unasked.differing),
+        state,
+    )
+
+
+def _read(best: _Pair, pairs: Sequence[_Pair], session: _Session) -> CandidateVerdict:
+    """Effect, its size against the device's own movement, and what that allows to say."""
+    settings, c, b = session.settings, best.candidate, best.baseline
+    log_ratio = math.log(_speed(c) / _speed(b))
+    drift_pct = session.drift.sentinel_change_pct or 0.0
+    bar, bar_words = max(
+        (settings.provisional_min_log, "the least that two single cells can show"),
+        (abs(math.log1p(drift_pct / 100)), f"the session's own drift of {drift_pct:+.1f} %"),
+        (best.state.log_probe_gap or 0.0, "the difference of the two cells' probes"),
+    )
+    outcome: Outcome = "inconclusive"
+    if abs(log_ratio) > bar:
+        outcome = "provisional_win" if log_ratio > 0 else "provisional_loss"
+    effect_pct = math.expm1(log_ratio) * 100
+    reasons = [
+        f"{c.cell} {_speed(c):.2f} tok/s against {b.cell} {_speed(b):.2f} tok/s: "
+        f"{effect_pct:+.1f} %, {'not ' if outcome == 'inconclusive' else ''}beyond {bar_words} "
+        f"({math.expm1(-bar) * 100:+.1f} % to {math.expm1(bar) * 100:+.1f} %)",
+        f"same device state at entry as {b.cell}: {'; '.join(best.state.agreed)}",
+    ]
+    others = [p.baseline.cell for p in pairs if p.readable and p is not best]
+    if others:
+        reasons.append(
+            f"{b.cell} is read rather than {', '.join(others)}: its device state is the closer one"
+        )
+    reasons += [f"not read {problem}" for p in pairs if not p.readable for problem in p.problems]
+    reasons += _sensor_notes(session.sensor)
+    if None not in (texts := {c.output_sha256, b.output_sha256}) and len(texts) > 1:
+        reasons.append("the candidate generated another text than the baseline")
+    if not work_is_known(c):
+        reasons.append("token counts were not recorded: an equal task is assumed")
+    typical_pct, note = _typical(session.walls.get(c.index), session.walls.get(b.index), settings)
+    if note:
+        reasons.append(note)
+    if outcome == "inconclusive":
+        reasons.append(_what_it_takes(bar, settings))
+    return CandidateVerdict(
+        candidate=c.arm,
+        baseline=session.baseline,
+        outcome=outcome,
+        effect_pct=effect_pct,
+        typical_token_effect_pct=typical_pct,
+        cells_used=tuple(sorted((c.index, b.index))),
+        reasons=(*reasons, _closing(session)),
+    )
+
+
+def _typical(
+    c: Sequence[float] | None, b: Sequence[float] | None, settings: FourCellSettings
+) -> tuple[float | None, str | None]:
+    """Change of the median token's speed after the warm-up (percent), and a note on stalls."""
+    steady = [
+        [w for w in (walls or ())[settings.warmup_tokens :] if math.isfinite(w) and w > 0]
+        for walls in (c, b)
+    ]
+    if min(len(s) for s in steady) < _MIN_TOKENS_FOR_TYPICAL:
+        return None, "the typical token's effect is not measured: too few tokens after the warm-up"
+    typical_pct = (statistics.median(steady[1]) / statistics.median(steady[0]) - 1) * 100
+    mean_pct = (statistics.fmean(steady[1]) / statistics.fmean(steady[0]) - 1) * 100
+    if abs(mean_pct - typical_pct) > settings.stall_note_pct:
+        return typical_pct, (
+            f"the effect lives in stalls: {mean_pct:+.1f} % on the mean, {typical_pct:+.1f} % on "
+            f"the typical token (from token {settings.warmup_tokens} on)"
+        )
+    return typical_pct, None
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _what_it_takes(bar: float, settings: FourCellSettings) -> str:
+    least = f"an effect beyond {math.expm1(bar) * 100:.1f} %"
+    if bar <= settings.provisional_min_log:
+        return f"this design needs {least}; a smaller one takes repeated pairs in random order"
+    return f"on this device state it would take {least}, or a session that drifts less"
+
+
+def _closing(session: _Session) -> str:
+    return (
+        "a four-cell session never gives a final verdict; to see whether this one repeats "
+        f"(still provisional): {session.settings.repeat_command}"
+    )
+
+
+def _sensor_notes(sensor: CpuSensor) -> tuple[str, ...]:
+    return tuple(f"sensor rejected: {r}" for r in sensor.rejected)
+
+
+def _not_adjacent(candidate: CellRecord, cells: Sequence[CellRecord]) -> str:
+    neighbours = [c.cell for c in cells if abs(c.index - candidate.index) == 1]
+    return (
+        f"{candidate.cell} has no baseline cell next to it (neighbours: "
+        f"{', '.join(neighbours) or 'none'})"
+    )
+
+
+def _not_usable(cell: CellRecord) -> list[str]:
+    if cell.status != "ok":
+        detail = f" ({cell.status_detail})" if cell.status_detail else ""
+        return [f"{cell.cell} {_STATUS_WORDS[cell.status]}{detail}"]
+    speed = cell.metrics.tok_s
+    if speed is None or not math.isfinite(speed) or speed <= 0:
+        return [f"the speed of {cell.cell} was not measured"]
+    return []
+
+
+_STATUS_WORDS = {"failed": "failed", "refused": "was refused", "killed": "was killed"}
+
+
+def _too_long_a_break(a: CellRecord, b: CellRecord, max_gap_s: float) -> list[str]:
+    first, second = sorted((a, b), key=lambda r: r.index)
+    if first.ended_unix_s is None or second.started_unix_s is None or second.wait is None:
+        return []
+    beyond_s = second.started_unix_s - first.ended_unix_s - second.wait.seconds
+    if beyond_s <= max_gap_s:
+        return []
+    return [
+        f"{second.cell} started {beyond_s:.0f} s later than its pause after {first.cell}: "
+        "the campaign was interrupted between them"
+    ]
+
+
+def _speed(cell: CellRecord) -> float:
+    """tok/s of a cell that passed `_not_usable`."""
+    assert cell.metrics.tok_s is not None  # noqa: S101 - callers checked
+    return cell.metrics.tok_s
+
+
+def _count(n: int | None) -> str:
+    return "an unknown number of" if n is None else str(n)
