@@ -152,7 +152,7 @@ class _Session:
                     self._check_opening(cell, records[cell.index])
         except (KeyboardInterrupt, Interrupted) as e:
             raise self._interrupted(str(e) or "SIGINT", len(records)) from e
-        if self.journal.events[-1].event != "campaign_finished":
+        if all(e.event != "campaign_finished" for e in self.journal.events):
             self.journal.append("campaign_finished", cells=len(records))
         return [records[index] for index in sorted(records)]
 

@@ -60,8 +60,7 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
     Raises UsageError for settings that cannot act together.
     """
     s = arm.engine
-    if not s.moe_stream:
-        _refuse_stream_settings(arm.name, s)
+    _refuse_what_cannot_act(arm.name, s)
     argv = [str(engine), "-m", str(model), "-f", str(prompt_file), "-n", str(arm.n_predict)]
     argv += ["-c", str(s.n_ctx), "-b", str(s.n_batch), "-t", str(s.threads)]
     argv += ["--temp", "0", "--seed", str(arm.seed)]
@@ -84,7 +83,11 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
     return [*argv, "--csv", str(out_dir / TOKENS), "--telemetry", str(out_dir / TELEMETRY)]
 
 
-def _refuse_stream_settings(arm: str, s: EngineSettings) -> None:
+def _refuse_what_cannot_act(arm: str, s: EngineSettings) -> None:
+    if s.moe_stream:
+        if s.repack:
+            raise UsageError(f"arm {arm}: repack cannot act together with engine.moe_stream=true")
+        return
     asked = [
         name for name in ("cache_mb", "io_threads", "direct_io") if getattr(s, name) is not None
     ]

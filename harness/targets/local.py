@@ -105,7 +105,7 @@ class LocalTarget:
             finally:
                 os.close(lock_fd)
         except OSError as e:
-            raise DeviceError(f"cannot start {argv[0]}: {e.strerror}") from e
+            raise DeviceError(f"cannot start {argv[0]}: {e.strerror} ({e.filename})") from e
         return Running(process)
 
     def is_locked(self, lock: Path) -> bool:

@@ -1,0 +1,71 @@
+"""Asks the engine, before anything is started, whether an arm can run here. Runs the engine.
+
+`moe-engine --plan-memory` (docs/engine.md) reads the model's catalogue, loads no weights and answers
+in well under a second, so every arm is asked: flags that cannot act together, a prompt that does not
+fit and a memory limit that is too small are found before the first cell.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness.engines import native
+from harness.errors import DeviceError, UsageError
+from harness.records import Arm
+
+EXIT_USAGE, EXIT_MODEL = 2, 3
+TIME_LIMIT_S = 120.0
+
+
+def check_arm(engine: Path, model: Path, arm: Arm) -> int:
+    """The bytes of anonymous memory that the arm needs.
+
+    Raises UsageError when the engine refuses the arm or the arm's limit is below its needs.
+    """
+    needed = int(memory_plan(engine, model, arm)["needed_bytes"])
+    if arm.data_limit_bytes is not None and needed > arm.data_limit_bytes:
+        mib = -(-needed // 2**20)
+        raise UsageError(
+            f"cells.{arm.name}: needs {needed} bytes of anonymous memory, memory.limit_mb allows "
+            f"{arm.data_limit_bytes}; use memory.limit_mb={mib} or more, or a smaller cache"
+        )
+    return needed
+
+
+def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
+    """The engine's memory plan for an arm, as it prints it, with no limit in force."""
+    with tempfile.TemporaryDirectory(prefix="moe-harness-") as scratch:
+        prompt = Path(scratch) / "prompt.txt"
+        prompt.write_bytes(arm.prompt.encode())
+        argv = native.engine_argv(engine, model, prompt, arm, Path(scratch))
+        try:
+            done = subprocess.run(
+                [*argv, "--plan-memory"],
+                capture_output=True,
+                timeout=TIME_LIMIT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired:
+            raise DeviceError(
+                f"cells.{arm.name}: {engine} --plan-memory gave no answer in {TIME_LIMIT_S:g} s"
+            ) from None
+        except OSError as e:
+            raise DeviceError(f"{engine}: cannot be run: {e.strerror}") from e
+    words = native.complaint(done.stderr) or f"exit code {done.returncode}, no error message"
+    if done.returncode in (EXIT_USAGE, EXIT_MODEL):
+        raise UsageError(f"cells.{arm.name}: the engine refuses it: {words}")
+    if done.returncode != 0:
+        raise DeviceError(f"cells.{arm.name}: {engine} --plan-memory failed: {words}")
+    try:
+        plan = json.loads(done.stdout)
+        int(plan["needed_bytes"])
+    except (ValueError, KeyError, TypeError):
+        raise DeviceError(
+            f"cells.{arm.name}: {engine} --plan-memory did not answer as docs/engine.md says"
+        ) from None
+    return dict(plan)

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Speaks moe-engine's contract (docs/engine.md) without a model; the prompt says how it behaves.
+
+The prompt is a JSON object: `token_ms` (pause per token), `die_after` (tokens, then exit without a
+summary), `exit`, `complain` (error line), `signal` (sent to itself at the end), `ignore_term`,
+`start` (keys that replace those of the start record), `summary` (the same for the summary),
+`hang` (sleeps for an hour at the end).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+
+COUNTERS = {"read_bytes": 4096, "requests": 8, "hits": 6, "misses": 2, "evictions": 1}
+FAULTS = {"majflt": 1, "minflt": 10, "cpu_ms": 1.5, "invol_ctx": 0}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-m", required=True)
+    parser.add_argument("-f", required=True)
+    for flag in ("-n", "-c", "-b", "-t", "--seed", "--cache-mb", "--io-threads", "--expert-used"):
+        parser.add_argument(flag, type=int)
+    for flag in ("--temp", "--dense-weights", "--csv", "--telemetry"):
+        parser.add_argument(flag)
+    for flag in ("--moe-stream", "--no-odirect", "--repack", "--no-eog"):
+        parser.add_argument(flag, action="store_true")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    with open(args.f, encoding="utf-8") as f:  # noqa: PTH123
+        asked = json.load(f)
+    if asked.get("ignore_term"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "complain" in asked:
+        print(f"moe-engine: error: {asked['complain']}", file=sys.stderr)
+    if asked.get("exit") and "die_after" not in asked:
+        return int(asked["exit"])
+    with open(args.telemetry, "w") as telemetry, open(args.csv, "w") as rows:  # noqa: PTH123
+        decode(args, asked, telemetry, rows)
+    if asked.get("hang"):
+        time.sleep(3600)
+    if "signal" in asked:
+        os.kill(os.getpid(), asked["signal"])
+    return int(asked.get("exit", 0))
+
+
+def decode(args, asked, telemetry, rows) -> None:
+    def say(kind: str, entry: dict) -> None:
+        print(json.dumps({"type": kind, **entry}), file=telemetry, flush=True)
+
+    stream = args.moe_stream
+    config = {
+        "n_predict": args.n,
+        "n_ctx": args.c,
+        "n_batch": args.b,
+        "threads": args.t,
+        "temp": 0,
+        "seed": args.seed,
+        "cache_mb": (args.cache_mb or 0) if stream else None,
+        "io_threads": (args.io_threads or 4) if stream else None,
+        "direct_io_requested": not args.no_odirect if stream else None,
+        "dense_weights": args.dense_weights or "mmap",
+        "expert_used": args.expert_used or 4,
+        "repack": args.repack,
+        "no_eog": args.no_eog,
+    }
+    start = {
+        "build_id": "fake",
+        "mode": "stream" if stream else "plain",
+        "config": config,
+        "direct_io": {"effective": not args.no_odirect if stream else None, "reason": None},
+        "arena": {"bytes": (args.cache_mb or 0) << 20} if stream else None,
+        "load_s": 0.01,
+        "pid": os.getpid(),
+    }
+    start["config"].update(asked.get("start", {}).pop("config", {}))
+    say("start", start | asked.get("start", {}))
+    print("token,wall_ms,io_ms,stall_ms," + ",".join([*COUNTERS, *FAULTS]), file=rows, flush=True)
+    counters = COUNTERS if stream else dict.fromkeys(COUNTERS, None)
+    timing = {"io_ms": 0.5, "stall_ms": 0.25} if stream else {"io_ms": None, "stall_ms": None}
+    for token in range(args.n):
+        if token == asked.get("die_after"):
+            return
+        time.sleep(asked.get("token_ms", 1) / 1e3)
+        row = {"token": token, "wall_ms": 2.0 + token % 3, **timing, **counters, **FAULTS}
+        print(",".join("" if v is None else str(v) for v in row.values()), file=rows, flush=True)
+        say("token", {**row, "id": token, "text_hex": ""})
+    wall_ms = sum(2.0 + token % 3 for token in range(args.n))
+
+    def times(n: int) -> dict:
+        return {key: None if value is None else value * n for key, value in counters.items()}
+
+    summary = {
+        "tokens": args.n,
+        "stopped_by": "length",
+        "decode_wall_ms": wall_ms,
+        "tok_s": args.n / wall_ms * 1e3,
+        "prefill_tok_s": 50.0,
+        "load_s": 0.01,
+        "decode": times(args.n),
+        "prefill": times(1),
+        "total": times(args.n + 1),
+        "ids_sha256": hashlib.sha256(b"".join(b"%d\n" % t for t in range(args.n))).hexdigest(),
+    }
+    say("summary", summary | asked.get("summary", {}))
+    print("fake text", end="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
