@@ -1,0 +1,189 @@
+#include "cell.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+
+#include "clocks.h"
+#include "process_sampler.h"
+
+namespace launcher {
+
+namespace {
+
+constexpr int64_t ms_ns = 1000000;
+constexpr int64_t grace_ns = 2000 * ms_ns;
+constexpr int64_t flush_ns = 1000 * ms_ns;
+constexpr int64_t start_poll_ns = ms_ns;
+
+class Cell {
+public:
+    Cell(const Options & options, CellFiles & files, Signals & signals, ProcessTree & tree)
+        : options_(options), files_(files), signals_(signals), tree_(tree),
+          device_(options.proc_root, options.sys_root, files.device) {}
+
+    CellOutcome run();
+
+private:
+    void watch(const SpawnedProgram & program);
+    int64_t stop_if_due(pid_t program, int64_t now);
+    void sample(ProcessSampler & sampler, int64_t now);
+    void collect(pid_t program);
+    int64_t since_start_ms(int64_t now) const { return (now - started_ns_) / ms_ns; }
+
+    const Options & options_;
+    CellFiles & files_;
+    Signals & signals_;
+    ProcessTree & tree_;
+    DeviceSeries device_;
+    CellOutcome outcome_;
+    int64_t started_ns_ = 0;
+    int64_t next_sample_ns_ = 0;
+    int64_t next_device_ns_ = 0;
+    int64_t next_flush_ns_ = 0;
+    int64_t kill_at_ns_ = 0;  // 0: not asked to end yet
+};
+
+CellOutcome Cell::run() {
+    files_.samples.text("t_ms,anon_bytes,rss_bytes,vm_data_bytes,majflt,minflt,user_ms,system_ms,threads,swap_bytes");
+    files_.samples.end_row();
+    files_.samples.flush();
+    files_.device.flush();
+
+    SpawnRequest request;
+    request.argv = options_.program;
+    request.env = options_.env;
+    request.cwd = options_.cwd;
+    request.data_limit_bytes = options_.data_limit_bytes;
+    request.stdout_fd = files_.stdout_fd.get();
+    request.stderr_fd = files_.stderr_fd.get();
+
+    // From here to the end of the program, the launcher's CPU time is the price of watching.
+    const int64_t cpu_begun_ns = process_cpu_ns();
+    started_ns_ = monotonic_ns();
+    try {
+        SpawnedProgram program(request);
+        while (program.progress() == SpawnedProgram::Progress::starting && !tree_.has_ended(program.pid())) {
+            const int64_t now = monotonic_ns();
+            stop_if_due(program.pid(), now);
+            signals_.wait_until(now + start_poll_ns);
+        }
+        if (program.progress() == SpawnedProgram::Progress::running) {
+            watch(program);
+        }
+        outcome_.wall_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9;
+        outcome_.sampler_cpu_s = static_cast<double>(process_cpu_ns() - cpu_begun_ns) / 1e9;
+        const int64_t now = monotonic_ns();
+        outcome_.strays = tree_.end_rest(program.pid(), kill_at_ns_ != 0 ? kill_at_ns_ : now + grace_ns);
+        collect(program.pid());
+        outcome_.spawn_failure = program.failure();
+    } catch (const std::runtime_error & error) {
+        outcome_.spawn_failure = error.what();
+    }
+    files_.samples.flush();
+    files_.device.flush();
+    outcome_.samples_error = files_.samples.error() != 0 ? files_.samples.error() : files_.device.error();
+    outcome_.sensors = device_.ranges();
+    return std::move(outcome_);
+}
+
+void Cell::watch(const SpawnedProgram & program) {
+    ProcessSampler sampler(program.pid());
+    next_flush_ns_ = monotonic_ns() + flush_ns;
+    while (!tree_.has_ended(program.pid())) {
+        const int64_t now = monotonic_ns();
+        sample(sampler, now);
+        const int64_t stop_due_ns = stop_if_due(program.pid(), now);
+        signals_.wait_until(std::min(next_sample_ns_, stop_due_ns));
+    }
+}
+
+void Cell::sample(ProcessSampler & sampler, int64_t now) {
+    if (now < next_sample_ns_) {
+        return;  // woken by a signal
+    }
+    const int64_t t_ms = since_start_ms(now);
+    ProcessSample row;
+    if (sampler.read(row)) {
+        CsvFile & table = files_.samples;
+        table.integer(t_ms);
+        table.integer_or_empty(row.anon_bytes);
+        table.integer_or_empty(row.rss_bytes);
+        table.integer_or_empty(row.vm_data_bytes);
+        table.integer_or_empty(row.majflt);
+        table.integer_or_empty(row.minflt);
+        table.integer_or_empty(sampler.ticks_to_ms(row.user_ticks));
+        table.integer_or_empty(sampler.ticks_to_ms(row.system_ticks));
+        table.integer_or_empty(row.threads);
+        table.integer_or_empty(row.swap_bytes);
+        table.end_row();
+        Peaks & peaks = outcome_.peaks;
+        peaks.anon_bytes = std::max(peaks.anon_bytes, row.anon_bytes);
+        peaks.rss_bytes = std::max({peaks.rss_bytes, row.rss_bytes, row.rss_high_water_bytes});
+        peaks.vm_data_bytes = std::max(peaks.vm_data_bytes, row.vm_data_bytes);
+        peaks.swap_bytes = std::max(peaks.swap_bytes, row.swap_bytes);
+        ++outcome_.samples;
+    }
+    if (now >= next_device_ns_) {
+        // On the ticks of the samples, so that the device costs no wake-up of its own.
+        device_.sample(t_ms);
+        next_device_ns_ = now + options_.device_ms * ms_ns - options_.sample_ms * ms_ns / 2;
+    }
+    if (now >= next_flush_ns_) {
+        files_.samples.flush();
+        files_.device.flush();
+        next_flush_ns_ = now + flush_ns;
+    }
+    // On a fixed grid; ticks missed while the machine was busy are left out rather than made up for in a burst.
+    const int64_t step_ns = options_.sample_ms * ms_ns;
+    next_sample_ns_ = started_ns_ + ((now - started_ns_) / step_ns + 1) * step_ns;
+}
+
+// Ends the program when it is time to; returns when to look again.
+int64_t Cell::stop_if_due(pid_t program, int64_t now) {
+    const int64_t limit_ns =
+        options_.time_limit_s ? started_ns_ + static_cast<int64_t>(*options_.time_limit_s * 1e9) : INT64_MAX;
+    if (kill_at_ns_ == 0) {
+        if (!signals_.reason().empty()) {
+            outcome_.stop_reason = signals_.reason();
+        } else if (now >= limit_ns) {
+            outcome_.timed_out = true;
+            outcome_.stop_reason = "the time limit was reached";
+        } else {
+            return limit_ns;
+        }
+        kill_at_ns_ = now + grace_ns;
+        tree_.signal_all(program, SIGTERM);
+        tree_.signal_all(program, SIGCONT);  // a stopped process would not hear the first
+    }
+    if (now < kill_at_ns_) {
+        return kill_at_ns_;
+    }
+    outcome_.killed_by_us = true;
+    tree_.signal_all(program, SIGKILL);
+    return now + grace_ns;
+}
+
+void Cell::collect(pid_t program) {
+    int status = 0;
+    while (wait4(program, &status, 0, &outcome_.usage) < 0) {
+        if (errno != EINTR) {
+            return;
+        }
+    }
+    if (WIFEXITED(status)) {
+        outcome_.exit_code = WEXITSTATUS(status);
+    } else if (WIFSIGNALED(status)) {
+        outcome_.signal = WTERMSIG(status);
+    }
+}
+
+}  // namespace
+
+CellOutcome run_cell(const Options & options, CellFiles & files, Signals & signals, ProcessTree & tree) {
+    return Cell(options, files, signals, tree).run();
+}
+
+}  // namespace launcher

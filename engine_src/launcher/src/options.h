@@ -1,0 +1,34 @@
+// The command line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace launcher {
+
+enum class Verb { run, probe, state, selftest, version, help };
+
+struct Options {
+    Verb verb = Verb::help;
+    std::string dir;
+    std::optional<int64_t> data_limit_bytes;
+    std::optional<double> time_limit_s;
+    int64_t sample_ms = 20;
+    int64_t device_ms = 250;
+    double probe_s = 1.0;
+    std::string probe_file;
+    std::string proc_root = "/proc";
+    std::string sys_root = "/sys";
+    std::vector<std::string> env;  // K=V
+    std::string cwd;
+    std::vector<std::string> program;  // with its arguments
+};
+
+// Throws UsageError. An option that the verb has no use for is refused.
+Options parse_options(const std::vector<std::string> & args);
+
+extern const char * const usage_text;
+
+}  // namespace launcher

@@ -1,0 +1,54 @@
+#include "run.h"
+
+#include "cell.h"
+#include "clocks.h"
+#include "result.h"
+#include "result_file.h"
+
+namespace launcher {
+
+void run(const Options & options, Signals & signals) {
+    close_all_on_exec();
+    ProcessTree tree;
+
+    // All files first: a cell whose outcome could not be kept is not worth running.
+    const UniqueFd dir = open_output_dir(options.dir);
+    ResultFile result(dir, options.dir);
+    CsvFile samples(create_output(dir, options.dir, "samples.csv"));
+    CsvFile device(create_output(dir, options.dir, "device.csv"));
+    CellFiles files{samples, device, create_output(dir, options.dir, "stdout.txt"),
+                    create_output(dir, options.dir, "stderr.txt")};
+
+    RunRecord record;
+    const auto stop = [&] { return signals.stop_asked(); };
+    const bool probed = options.probe_s > 0;
+    if (options.data_limit_bytes) {
+        record.limit_test = test_data_limit(*options.data_limit_bytes);
+    }
+    record.entry = read_device_state(options.proc_root, options.sys_root);
+    const bool may_start = !record.limit_test || record.limit_test->enforced;
+    if (may_start && probed) {
+        record.probe_before = run_probe(options.probe_s, options.probe_file, stop);
+    }
+    const auto oom_before = read_oom_kills(options.proc_root);
+    record.started_unix_s = unix_s();
+    if (may_start && !signals.stop_asked()) {
+        record.outcome = run_cell(options, files, signals, tree);
+    }
+    record.ended_unix_s = unix_s();
+    const auto oom_after = read_oom_kills(options.proc_root);
+    if (oom_before && oom_after) {
+        record.oom_kills = *oom_after - *oom_before;
+    }
+    // The state before the probe, which warms the device up again.
+    record.exit = read_device_state(options.proc_root, options.sys_root);
+    // When someone asked us to stop, the result is wanted soon: the probe gives way.
+    if (record.outcome && probed && !signals.stop_asked()) {
+        record.probe_after = run_probe(options.probe_s, options.probe_file, stop);
+    }
+    signals.stop_asked();
+    record.stop_reason = signals.reason();
+    result.commit(result_json(options, record));
+}
+
+}  // namespace launcher
