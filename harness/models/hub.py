@@ -1,0 +1,81 @@
+"""Models from the Hugging Face hub, or put by hand where the hub's would be. May use the network.
+
+`huggingface_hub` (extra `hub`) is imported only when something must be fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.cachedir import require_space
+from harness.errors import UsageError
+from harness.models.config import HubModel
+
+TIMEOUT_S = 15
+
+
+def folder_of(config: HubModel, cache: Path) -> Path:
+    """Where the files of a repository are kept, and where they can be put by hand."""
+    return cache / "models" / "hub" / config.repo.replace("/", "--")
+
+
+def present(config: HubModel, cache: Path) -> Path | None:
+    """The first file when all are there: under the repository's paths, or side by side."""
+    folder = folder_of(config, cache)
+    for names in (config.files, tuple(Path(f).name for f in config.files)):
+        if all((folder / name).is_file() for name in names):
+            return folder / names[0]
+    return None
+
+
+def locate(
+    config: HubModel, cache: Path, *, fetch: bool, say: Callable[[str], None]
+) -> tuple[Path, bool]:
+    """The model's first file, and whether it was fetched now.
+
+    UsageError, one line that says which files to put where, when they are neither here nor to be
+    had.
+    """
+    if not config.files:
+        raise UsageError(f"model {config.name}: model.files is empty; give the names of its files")
+    found = present(config, cache)
+    if found is not None:
+        return found, False
+    if not fetch:
+        raise UsageError(_by_hand(config, cache, "is not here"))
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise UsageError(
+            _by_hand(config, cache, "is not here and huggingface_hub is not installed")
+            + ", or pip install 'moe-harness[hub]'"
+        ) from None
+    folder = folder_of(config, cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    if config.bytes is not None:
+        require_space(folder, config.bytes, f"the model {config.name}")
+    for name in config.files:
+        say(f"fetching {name} from {config.repo}")
+        try:
+            hf_hub_download(
+                repo_id=config.repo,
+                filename=name,
+                revision=config.revision,
+                local_dir=folder,
+                etag_timeout=TIMEOUT_S,
+            )
+        except Exception as e:
+            # the library raises some twenty kinds of its own and of its HTTP client's
+            why = f"is not here and cannot be fetched ({type(e).__name__})"
+            raise UsageError(_by_hand(config, cache, why)) from e
+    return folder / config.files[0], True
+
+
+def _by_hand(config: HubModel, cache: Path, why: str) -> str:
+    names = ", ".join(Path(f).name for f in config.files)
+    return (
+        f"model {config.name}: {names} {why}: download it from "
+        f"https://huggingface.co/{config.repo} into {folder_of(config, cache)}, "
+        "or use model=path model.path=FILE"
+    )
