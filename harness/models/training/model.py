@@ -1,3 +1,4 @@
+# mypy: disable-error-code="misc"
 """The reference model in PyTorch: llama.cpp's `qwen3moe` graph, small enough to train on a CPU.
 
 The expert layer sorts the routed slots by expert and multiplies each expert's rows in one matrix
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as fn
 
 PAD = 32
 
@@ -49,22 +51,22 @@ class Grouped(torch.autograd.Function):
         low = x.dtype
         wide, narrow = gate_up.to(low), down.to(low)
         both = x.new_empty(x.shape[0], wide.shape[2])
-        for e, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for e, (a, b) in enumerate(pairwise(bounds)):
             torch.mm(x[a:b], wide[e], out=both[a:b])
         g, u = both.chunk(2, dim=1)
-        hidden = F.silu(g) * u
+        hidden = fn.silu(g) * u
         out = torch.empty_like(x)
-        for e, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for e, (a, b) in enumerate(pairwise(bounds)):
             torch.mm(hidden[a:b], narrow[e], out=out[a:b])
         ctx.save_for_backward(x, wide, narrow, both, hidden)
         ctx.bounds = bounds
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Gradients of x, gate_up and down."""
         x, wide, narrow, both, hidden = ctx.saved_tensors
-        spans = list(enumerate(zip(ctx.bounds[:-1], ctx.bounds[1:], strict=True)))
+        spans = list(enumerate(pairwise(ctx.bounds)))
         grad = grad.contiguous()
         d_narrow, d_wide = torch.empty_like(narrow), torch.empty_like(wide)
         d_hidden = torch.empty_like(hidden)
@@ -92,7 +94,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return fn.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
 def rope_tables(length: int, size: int, base: float) -> tuple[Tensor, Tensor]:
@@ -135,7 +137,7 @@ class Attention(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         repeat = g.head_count // g.head_count_kv
         k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = fn.scaled_dot_product_attention(q, k, v, is_causal=True)
         out: Tensor = self.o(y.transpose(1, 2).reshape(batch, length, -1))
         return out
 
@@ -220,8 +222,8 @@ class Model(nn.Module):
                 scale = 0.02 / std
             nn.init.normal_(parameter, std=std * scale)
 
-    def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cross-entropy per token, summed balancing loss, slots [layer, expert]."""
+    def run(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, summed balancing loss, slots [layer, expert]."""
         length = ids.shape[1]
         cos, sin = self.cos[:length], self.sin[:length]
         x = self.embed(ids)
@@ -230,9 +232,18 @@ class Model(nn.Module):
             x, one, load = block(x, cos, sin)
             balance = balance + one
             loads.append(load)
-        logits = F.linear(self.norm(x), self.embed.weight)
-        loss = F.cross_entropy(logits.reshape(-1, self.g.vocab_size), targets.reshape(-1))
-        return loss, balance, torch.stack(loads)
+        return fn.linear(self.norm(x), self.embed.weight), balance, torch.stack(loads)
+
+    def logits(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [B, T, vocab] and slots [layer, expert]."""
+        out, _, loads = self.run(ids)
+        return out, loads
+
+    def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean cross-entropy, summed balancing loss, slots [layer, expert]."""
+        out, balance, loads = self.run(ids)
+        loss = fn.cross_entropy(out.reshape(-1, self.g.vocab_size), targets.reshape(-1))
+        return loss, balance, loads
 
     def set_expert_dtype(self, dtype: torch.dtype) -> None:
         """Number format of the expert products (parameters stay float32)."""

