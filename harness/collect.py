@@ -9,11 +9,10 @@ import dataclasses
 import signal
 from pathlib import Path
 
-from harness.device.launcher import LauncherResult, read_result
+from harness.device.launcher import LauncherResult, last_word, read_result
 from harness.engines import native
+from harness.errors import DeviceError
 from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
-
-LAUNCHER_LOG = "launcher.txt"
 
 
 def collect_cell(
@@ -26,19 +25,23 @@ def collect_cell(
     model_sha256: str | None,
     wait: Wait,
 ) -> CellRecord:
-    """The record of a cell whose launcher has ended. Raises DeviceError when a file is unreadable.
+    """The record of a cell whose launcher has ended.
 
-    A file that is not there was not written: what it would have said is None.
+    A file that is not there was not written: what it would have said is None. Raises DeviceError
+    when the result is unreadable, or the samples could not be kept: then the cell is not whole.
     """
     result = read_result(cell_dir)
+    if result is not None and result.samples_error is not None:
+        raise DeviceError(
+            f"{cell_dir}: the launcher could not keep samples: {result.samples_error}"
+        )
     telemetry = native.read_telemetry(_content(cell_dir / native.TELEMETRY))
     rows = native.read_tokens(_content(cell_dir / native.TOKENS))
     outcome = native.understand(arm, telemetry, rows)
     complaint = native.complaint(_content(cell_dir / "stderr.txt"))
     status, detail = judge(result, outcome.problems, complaint)
     if result is None:
-        log = _content(cell_dir / LAUNCHER_LOG).decode("utf-8", "replace").strip()
-        detail = f"{detail}: {log.splitlines()[-1]}" if log else detail
+        detail = ": ".join(text for text in (detail, last_word(cell_dir)) if text)
     result = result or LauncherResult("failed")
     return CellRecord(
         cell=cell.name,

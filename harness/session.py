@@ -18,10 +18,12 @@ from pathlib import Path
 from types import FrameType
 
 from harness.build.types import EngineBuild
-from harness.collect import LAUNCHER_LOG, collect_cell
+from harness.collect import collect_cell
 from harness.device.launcher import (
     EXIT_RESULT_NOT_WRITTEN,
+    LOG,
     Sampling,
+    last_word,
     launcher_argv,
 )
 from harness.engines import native
@@ -41,8 +43,8 @@ OVERTIME_S = 60.0
 POLL_S = 0.05
 STOP_POLL_S = 0.2
 TELEMETRY_TAIL_BYTES = 8192
-# Less than this and a cell's samples would be cut short: a cell of one minute writes about 0.25 MB.
-MIN_FREE_BYTES = 256 * 1024
+# The launcher reserves 256 KiB for its result; the samples of one minute take as much again.
+MIN_FREE_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ class _Session:
         self.last_end = self.clock()
         self.target.get(work_dir, cell_dir)
         if code == EXIT_RESULT_NOT_WRITTEN:
-            raise DeviceError(f"{cell_dir}: the launcher could not write its result; disk full?")
+            raise DeviceError(f"cell {cell.name} could not be kept: {last_word(cell_dir)}")
         record = collect_cell(
             cell_dir,
             cell,
@@ -284,9 +286,14 @@ class _Session:
             raise Interrupted(self.stop.reason)
 
     def _await_end_of_others(self) -> None:
-        """No process of an earlier cell may live on into this one, whoever started it."""
+        """No process of an earlier cell may live on into this one.
+
+        A launcher whose harness was killed ends by itself; one that does not is told to.
+        """
         deadline = self.clock() + ENDING_S
         while self.target.is_locked(self._lock):
+            if self.clock() > deadline - ENDING_S / 2:
+                self.target.end_holders(self._lock)
             if self.clock() > deadline:
                 raise DeviceError(
                     "a process of an earlier cell is still running on the target; "
@@ -330,7 +337,7 @@ class _Session:
             data_limit_bytes=arm.data_limit_bytes,
             time_limit_s=arm.time_limit_s,
         )
-        running = self.target.run(command, log=work_dir / LAUNCHER_LOG, lock=self._lock)
+        running = self.target.run(command, log=work_dir / LOG, lock=self._lock)
         try:
             self.on_event(CellStarted(cell, len(self.plan.cells)))
             deadline = self.clock() + arm.time_limit_s + OVERTIME_S

@@ -15,6 +15,7 @@ from harness.errors import DeviceError
 from harness.records import DeviceState, Probes, from_json
 
 RESULT = "result.json"
+LOG = "launcher.txt"  # what the launcher itself has to say
 EXIT_RESULT_NOT_WRITTEN = 5
 
 Status = Literal["ok", "failed", "killed", "spawn_failed", "limit_not_enforced"]
@@ -49,6 +50,7 @@ class LauncherResult:
     anon_peak_bytes: int | None = None
     rss_peak_bytes: int | None = None
     sampler_cpu_share: float | None = None
+    samples_error: str | None = None  # why samples.csv or device.csv were cut short
     entry: DeviceState | None = None
     exit: DeviceState | None = None
     probe: Probes = field(default_factory=Probes)
@@ -94,3 +96,12 @@ def read_result(cell_dir: Path) -> LauncherResult | None:
         return None
     except (OSError, ValueError, AttributeError) as e:
         raise DeviceError(f"{path}: {e}") from e
+
+
+def last_word(cell_dir: Path) -> str:
+    """The last line that the launcher itself wrote; empty when it had nothing to say."""
+    try:
+        lines = (cell_dir / LOG).read_text(errors="replace").split("\n")
+    except FileNotFoundError:
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")

@@ -122,6 +122,13 @@ class LocalTarget:
             os.close(fd)
         return False
 
+    def end_holders(self, lock: Path) -> None:
+        """Ask the programs that keep a lock to end (SIGTERM): those that have the file open."""
+        for process in Path("/proc").glob("[0-9]*"):
+            if int(process.name) != os.getpid() and _has_open(process, lock):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(int(process.name), signal.SIGTERM)
+
     def tail(self, path: Path, size: int) -> bytes:
         """The last `size` bytes of a file that may still grow; nothing when it is absent."""
         try:
@@ -160,6 +167,13 @@ class LocalTarget:
 
 def _plus(total: int | None, more: int | None) -> int | None:
     return None if total is None or more is None else total + more
+
+
+def _has_open(process: Path, file: Path) -> bool:
+    try:
+        return any(fd.samefile(file) for fd in (process / "fd").iterdir() if fd.exists())
+    except OSError:  # gone, or another user's
+        return False
 
 
 def _copy(source: Path, destination: Path) -> None:

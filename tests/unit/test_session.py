@@ -82,6 +82,9 @@ class ScriptedTarget(LocalTarget):
     def is_locked(self, lock: Path) -> bool:
         return self.clock.now < self.locked_until
 
+    def end_holders(self, lock: Path) -> None:
+        pass
+
     def evict_page_cache(self, files: Iterable[Path]) -> PageCache:
         self.evicted += files
         return PageCache(10, 0)
@@ -98,6 +101,7 @@ def write_cell(work_dir: Path, argv: list[str]) -> int:
     asked = json.loads(Path(value["-f"]).read_text())
     result = {"status": "ok", "exit_code": 0, "status_detail": None} | asked.get("result", {})
     if asked.get("launcher_exit"):
+        (work_dir / "launcher.txt").write_text("disk is full\n\n")
         return int(asked["launcher_exit"])
     (work_dir / "result.json").write_text(json.dumps(result))
     (work_dir / "stderr.txt").write_text(asked.get("stderr", ""))
@@ -396,7 +400,17 @@ def test_a_cell_waits_for_the_last_process_of_an_earlier_one(bench: Bench) -> No
     assert bench.target.started[0][0] >= 1003
 
 
-def test_a_process_that_does_not_end_is_an_error(bench: Bench) -> None:
+def test_a_process_that_does_not_end_is_told_to(bench: Bench) -> None:
+    bench.target.locked_until = float("inf")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            bench.target, "end_holders", lambda _lock: setattr(bench.target, "locked_until", 0)
+        )
+        bench.run(make_plan(make_arm()))
+    assert bench.target.started[0][0] > 1005
+
+
+def test_a_process_that_cannot_be_ended_is_an_error(bench: Bench) -> None:
     bench.target.locked_until = float("inf")
     with pytest.raises(DeviceError, match="still running"):
         bench.run(make_plan(make_arm()))
@@ -440,7 +454,7 @@ def test_a_cell_that_fails_on_a_full_disk_is_not_counted(
 
 def test_a_launcher_that_could_not_write_is_not_the_arms_failure(bench: Bench) -> None:
     plan = make_plan(make_arm(), make_arm("other", launcher_exit=5))
-    with pytest.raises(DeviceError, match=r"01-other: the launcher could not write"):
+    with pytest.raises(DeviceError, match=r"cell other could not be kept: disk is full"):
         bench.run(plan)
     assert [r.index for r in load_records(bench.dir)] == [0]
 
