@@ -78,11 +78,11 @@ def main(argv: list[str]) -> int:
         return _run(args, line)
     except HarnessError as e:
         line.close()
-        print(f"error: {e}", file=sys.stderr)
+        print(f"harness: error: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
         line.close()
-        print("interrupted; what was compiled is kept", file=sys.stderr)
+        print("harness: interrupted; what was compiled is kept", file=sys.stderr)
         return 130
 
 

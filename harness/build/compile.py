@@ -39,6 +39,7 @@ class Workspace:
 
     home: Path
     origin: Path
+    project: str  # the directory in it that holds the CMakeLists.txt to build
 
     @property
     def src(self) -> Path:
@@ -49,6 +50,11 @@ class Workspace:
     def out(self) -> Path:
         """CMake's binary directory."""
         return self.home / "out"
+
+    @property
+    def bin(self) -> Path:
+        """Where the executables come out."""
+        return self.out / "bin"
 
     @property
     def log(self) -> Path:
@@ -96,10 +102,11 @@ def configure(
     report("configure", "configuring")
     work.log.unlink(missing_ok=True)
     command = [
-        *(str(tools.cmake), "-S", str(work.src), "-B", str(work.out), "-G", "Ninja"),
+        *(str(tools.cmake), "-S", str(work.src / work.project), "-B", str(work.out), "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
         f"-DCMAKE_C_COMPILER={tools.cc}",
         f"-DCMAKE_CXX_COMPILER={tools.cxx}",
+        f"-DCMAKE_RUNTIME_OUTPUT_DIRECTORY={work.bin}",
         "-DCMAKE_BUILD_TYPE=Release",
         *(f"-D{name}={value}" for name, value in sorted(variables.items())),
     ]

@@ -1,9 +1,9 @@
 """`ensure_engine`: executables that are built, checked and ready, or one line that says why not.
 
-Published executables lie in `<cache>/bin/<key>/`, where the key is a hash over everything they are
-made from: our sources, llama.cpp's hash, compilers and flags, CMake variables, machine. Beside them
-lies a manifest with the SHA-256 of each. Before every use the files are hashed again; on a mismatch
-they are made again.
+A published executable lies in `<cache>/bin/<name>-<key>/`; the key is a hash over all that it is
+made from: our sources, llama.cpp's hash, compilers and flags, CMake variables, machine. Beside it
+lies a manifest with its SHA-256. Before every use the file is hashed again; on a mismatch it is
+made again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from harness.build.resources import engine_source_dir
 from harness.build.source import SHA256 as PINNED_SHA256
 from harness.build.source import LlamaSource, given_source, pinned_source, tree_sha256
 from harness.build.toolchain import Toolchain, cpu_level, find_toolchain, machine
-from harness.build.types import EngineBuild, Progress, Reporter
+from harness.build.types import EngineBuild, Progress, Reporter, Source
 from harness.cachedir import (
     cache_root,
     guarded,
@@ -40,6 +39,11 @@ from harness.errors import DeviceError, UsageError
 
 ENGINE = "moe-engine"
 LAUNCHER = "moe-launcher"
+# of engine_src; the launcher is a project of its own, and the C++ tests are in neither
+PARTS = {
+    ENGINE: ("CMakeLists.txt", "cmake", "src"),
+    LAUNCHER: ("launcher/CMakeLists.txt", "launcher/src"),
+}
 SANITIZERS = ("", "address", "thread")
 # measured: 190 MiB of objects and archives, 3 times that with sanitizers
 SPACE_BYTES = {"": 500 * 2**20, "address": 1500 * 2**20, "thread": 1500 * 2**20}
@@ -51,40 +55,45 @@ VERSION_LINE = re.compile(r"^moe-engine \S+ build (\S+)")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one set of executables is made from."""
+    """What one executable is made from. The launcher is made apart: it changes less often."""
 
-    programs: tuple[str, ...]
+    program: str
     tools: Toolchain
-    sources: Path
+    origin: Path  # engine_src
     sources_sha256: str
-    llama: LlamaSource | None  # None: the launcher alone, without llama.cpp
+    llama: LlamaSource | None  # None: the launcher, which has nothing of llama.cpp
     llama_place: str  # where its objects may be shared: the pinned tree, or one directory
     sanitize: str
 
     @property
     def variables(self) -> dict[str, str]:
         """CMake variables that decide about the objects, so without the build id."""
-        result = {"MOE_SANITIZE": self.sanitize, "MOE_CPU_LEVEL": cpu_level()}
-        result["MOE_LAUNCHER_ONLY"] = "ON" if self.llama is None else "OFF"
+        result = {"MOE_SANITIZE": self.sanitize}
+        if self.llama is not None:
+            result["MOE_CPU_LEVEL"] = cpu_level()
         return result
 
     @property
     def workspace_key(self) -> str:
         """Names the build directory: everything but sources that are edited between builds."""
-        return _digest(
-            [LAYOUT, machine(), self.tools.compiler_id, self.variables, self.llama_place]
-        )
+        parts = [LAYOUT, machine(), self.tools.compiler_id, self.variables, self.llama_place]
+        return _digest([*parts, self.program])
 
     @property
     def key(self) -> str:
-        """Names the executables; its first 12 digits are their build id."""
+        """Names the executable; its first 12 digits are the engine's build id."""
         llama = self.llama.sha256 if self.llama is not None else None
         return _digest([self.workspace_key, self.sources_sha256, llama])
 
     @property
     def build_id(self) -> str:
-        """What the executables report as theirs."""
+        """What the engine reports as its own."""
         return self.key[:12]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What of engine_src it is made from."""
+        return PARTS[self.program]
 
 
 def ensure_engine(
@@ -99,8 +108,8 @@ def ensure_engine(
     """Checked `moe-engine` and `moe-launcher`: given, from the cache, or built now.
 
     `binary` and `launcher` are used as they are; where only the engine is given the launcher is
-    built alone (seconds, no llama.cpp). `llama_cpp_dir` replaces the pinned llama.cpp. `sanitize` is "",
-    "address" or "thread". Raises UsageError before anything starts when something is missing
+    built alone (seconds, no llama.cpp). `llama_cpp_dir` replaces the pinned llama.cpp. `sanitize`
+    is "", "address" or "thread". Raises UsageError before anything starts when something is missing
     (compiler, file, space, pip), DeviceError with the end of the log when the build fails.
     """
     if sanitize not in SANITIZERS:
@@ -108,21 +117,15 @@ def ensure_engine(
     report = Reporter(progress)
     given_engine = given_program(binary, "engine.binary")
     given_launcher = given_program(launcher, "engine.launcher")
-    if given_engine is not None:
-        version, build_id = describe(given_engine)
-        if given_launcher is None:
-            folder, _ = _ensure((LAUNCHER,), None, cache_dir, "", report)
-            given_launcher = folder / LAUNCHER
-        return EngineBuild(given_engine, given_launcher, build_id, version, "given")
-    folder, made = _ensure((ENGINE, LAUNCHER), llama_cpp_dir, cache_dir, sanitize, report)
-    version, build_id = describe(folder / ENGINE)
-    return EngineBuild(
-        folder / ENGINE,
-        given_launcher or folder / LAUNCHER,
-        build_id,
-        version,
-        "built" if made else "cached",
-    )
+    if given_engine is None:
+        engine, made = _ensure(ENGINE, llama_cpp_dir, cache_dir, sanitize, report)
+    else:
+        engine, made = given_engine, False
+    version, build_id = describe(engine)
+    if given_launcher is None:
+        given_launcher, _ = _ensure(LAUNCHER, None, cache_dir, sanitize, report)
+    source: Source = "given" if engine is given_engine else "built" if made else "cached"
+    return EngineBuild(engine, given_launcher, build_id, version, source)
 
 
 def given_program(path: Path | None, key: str) -> Path | None:
@@ -169,125 +172,109 @@ def version_line(program: Path) -> str | None:
     return lines[0] if done.returncode == 0 and lines else None
 
 
-def make_recipe(
-    programs: tuple[str, ...], llama_cpp_dir: Path | None = None, sanitize: str = ""
-) -> Recipe:
+def make_recipe(program: str, llama_cpp_dir: Path | None = None, sanitize: str = "") -> Recipe:
     """The recipe for this machine, now. The pinned tree is named by its hash and not fetched."""
     tools = find_toolchain()
-    sources = engine_source_dir()
-    sha256 = tree_sha256(sources, _parts(programs))
-    if ENGINE not in programs:
-        return Recipe(programs, tools, sources, sha256, None, "none", sanitize)
+    origin = engine_source_dir()
+    sha256 = tree_sha256(origin, PARTS[program])
+    if program != ENGINE:
+        return Recipe(program, tools, origin, sha256, None, "none", sanitize)
     if llama_cpp_dir is None:
         pinned = LlamaSource(Path(), PINNED_SHA256)
-        return Recipe(programs, tools, sources, sha256, pinned, PINNED_SHA256, sanitize)
+        return Recipe(program, tools, origin, sha256, pinned, PINNED_SHA256, sanitize)
     given = given_source(llama_cpp_dir)
-    return Recipe(programs, tools, sources, sha256, given, str(given.path), sanitize)
-
-
-def _parts(programs: tuple[str, ...]) -> tuple[str, ...]:
-    """What of engine_src the programs are made from."""
-    return (".",) if ENGINE in programs else ("CMakeLists.txt", "launcher")
+    return Recipe(program, tools, origin, sha256, given, str(given.path), sanitize)
 
 
 def _ensure(
-    programs: tuple[str, ...],
+    program: str,
     llama_cpp_dir: Path | None,
     cache_dir: Path | None,
     sanitize: str,
     report: Reporter,
 ) -> tuple[Path, bool]:
-    """The directory that holds the checked `programs`, and whether they were made now."""
-    recipe = make_recipe(programs, llama_cpp_dir, sanitize)
+    """The checked executable, and whether it was made now."""
+    recipe = make_recipe(program, llama_cpp_dir, sanitize)
     cache = cache_root(cache_dir)
-    folder = cache / "bin" / recipe.key[:24]
+    folder = cache / "bin" / f"{program}-{recipe.key[:24]}"
     if check_published(folder, recipe) is None:
-        return folder, False
+        return folder / program, False
     with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)):
         # another process may have made it while we waited
         problem = check_published(folder, recipe)
         if problem is None:
-            return folder, False
+            return folder / program, False
         if folder.exists():
-            report("note", f"building {programs[0]} again: {problem}")
-        with guarded("building the engine", cache):
+            report("note", f"building {program} again: {problem}")
+        with guarded(f"building {program}", cache):
             work = prepare_workspace(cache, recipe, report)
-            compiling.build(work, recipe.tools, programs, report)
-            report("check", "checking what was built")
+            compiling.build(work, recipe.tools, (program,), report)
+            report("check", f"checking {program}")
             _publish(work, folder, recipe)
-        report("check", f"built {', '.join(programs)} {recipe.build_id}")
-        return folder, True
+        report("check", f"built {program} {recipe.build_id}")
+        return folder / program, True
 
 
 def prepare_workspace(
     cache: Path, recipe: Recipe, report: Reporter, tests: bool = False
 ) -> compiling.Workspace:
     """The persistent build directory with current sources, configured. Hold the build lock."""
-    home = cache / "build" / recipe.workspace_key[:24]
-    work = compiling.Workspace(home, recipe.sources)
+    home = cache / "build" / f"{recipe.program}-{recipe.workspace_key[:24]}"
+    work = compiling.Workspace(home, recipe.origin, "." if recipe.llama else "launcher")
     if not (work.out / "build.ninja").exists():
         space = SPACE_BYTES[recipe.sanitize] if recipe.llama else LAUNCHER_SPACE_BYTES
-        require_space(cache, space, "building the engine")
+        require_space(cache, space, f"building {recipe.program}")
     llama = recipe.llama
     if llama is not None and llama.sha256 == PINNED_SHA256:
         llama = pinned_source(cache, report)
-    compiling.sync_sources(recipe.sources, work.src)
-    if tree_sha256(work.src, _parts(recipe.programs)) != recipe.sources_sha256:
-        raise DeviceError(f"{recipe.sources} changed while the build began; run it again")
-    variables = recipe.variables | {
-        "MOE_BUILD_ID": recipe.build_id,
-        "MOE_BUILD_TESTS": "ON" if tests else "OFF",
-    }
+    compiling.sync_sources(recipe.origin, work.src)
+    if tree_sha256(work.src, recipe.parts) != recipe.sources_sha256:
+        raise DeviceError(f"{recipe.origin} changed while the build began; run it again")
+    variables = {**recipe.variables, "MOE_BUILD_TESTS": "ON" if tests else "OFF"}
     if llama is not None:
-        variables["MOE_LLAMA_DIR"] = str(llama.path)
+        variables |= {"MOE_BUILD_ID": recipe.build_id, "MOE_LLAMA_DIR": str(llama.path)}
     compiling.configure(work, recipe.tools, variables, report)
     return work
 
 
 def check_published(folder: Path, recipe: Recipe) -> str | None:
-    """None when `folder` holds the recipe's programs unaltered, else what is wrong."""
+    """None when `folder` holds the recipe's executable unaltered, else what is wrong."""
     manifest = read_json(folder / "manifest.json")
     if manifest is None:
         return "its manifest is missing or damaged"
-    hashes = manifest.get("sha256")
-    if manifest.get("key") != recipe.key or not isinstance(hashes, Mapping):
+    if manifest.get("key") != recipe.key:
         return "its manifest is of something else"
-    for name in recipe.programs:
-        path = folder / name
-        try:
-            found = sha256_file(path)
-        except OSError as e:
-            return f"{path} cannot be read ({e.strerror})"
-        if found != hashes.get(name):
-            return f"{path} is not as it was built (its SHA-256 differs)"
-        if not os.access(path, os.X_OK):
-            return f"{path} is not executable"
-    return None
+    path = folder / recipe.program
+    try:
+        found = sha256_file(path)
+    except OSError as e:
+        return f"{path} cannot be read ({e.strerror})"
+    if found != manifest.get("sha256"):
+        return f"{path} is not as it was built (its SHA-256 differs)"
+    return None if os.access(path, os.X_OK) else f"{path} is not executable"
 
 
 def _publish(work: compiling.Workspace, folder: Path, recipe: Recipe) -> None:
-    """Copy the programs out, see them run, write the manifest, rename into place."""
+    """Copy the executable out, see it run, write the manifest, rename into place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent, ".new-")
     remove_leftovers(folder.parent, ".old-")
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
-    hashes = {}
-    for name in recipe.programs:
-        shutil.copyfile(work.out / "bin" / name, new / name)
-        (new / name).chmod(0o755)
-        line = version_line(new / name)
-        if line is None or (name == ENGINE and recipe.build_id not in line):
-            raise DeviceError(
-                f"the built {name} does not run here: `{work.out / 'bin' / name} --version` "
-                f"answered {line!r}; log: {work.log}"
-            )
-        hashes[name] = sha256_file(new / name)
+    program = new / recipe.program
+    shutil.copyfile(work.bin / recipe.program, program)
+    program.chmod(0o755)
+    line = version_line(program)
+    if line is None or (recipe.program == ENGINE and recipe.build_id not in line):
+        raise DeviceError(
+            f"the built {recipe.program} does not run here: `{work.bin / recipe.program} "
+            f"--version` answered {line!r}; log: {work.log}"
+        )
     write_json(
         new / "manifest.json",
         {
             "key": recipe.key,
             "build_id": recipe.build_id,
-            "sha256": hashes,
+            "sha256": sha256_file(program),
             "llama_cpp_sha256": recipe.llama.sha256 if recipe.llama else None,
             "sources_sha256": recipe.sources_sha256,
             "compiler": recipe.tools.compiler_id,

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.build import compile as compiling
-from harness.build.engine import ENGINE, LAUNCHER, Recipe, make_recipe, prepare_workspace
+from harness.build.engine import ENGINE, LAUNCHER, make_recipe, prepare_workspace
 from harness.build.types import Progress, Reporter
 from harness.cachedir import cache_root, guarded, locked
-
-PROGRAMS = (ENGINE, LAUNCHER)
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ def run_tests(
 ) -> TestRun:
     """Build everything and run ctest. DeviceError when it does not compile."""
     report = Reporter(progress)
-    recipe = make_recipe(PROGRAMS, llama_cpp_dir, sanitize)
+    recipe = make_recipe(ENGINE, llama_cpp_dir, sanitize)
     cache = cache_root(cache_dir)
     with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)):
         with guarded("building the engine's tests", cache):
@@ -51,9 +49,13 @@ def run_tests(
 
 
 def clean(cache_dir: Path | None, llama_cpp_dir: Path | None, sanitize: str) -> None:
-    """Delete the build directory and the published executables of the current recipe."""
-    recipe: Recipe = make_recipe(PROGRAMS, llama_cpp_dir, sanitize)
+    """Delete the build directories and the published executables of the current recipes."""
     cache = cache_root(cache_dir)
-    with locked(cache / "locks" / "build.lock"):
-        shutil.rmtree(cache / "build" / recipe.workspace_key[:24], ignore_errors=True)
-        shutil.rmtree(cache / "bin" / recipe.key[:24], ignore_errors=True)
+    for program, llama in ((ENGINE, llama_cpp_dir), (LAUNCHER, None)):
+        recipe = make_recipe(program, llama, sanitize)
+        with locked(cache / "locks" / "build.lock"):
+            for made in (
+                cache / "build" / f"{program}-{recipe.workspace_key[:24]}",
+                cache / "bin" / f"{program}-{recipe.key[:24]}",
+            ):
+                shutil.rmtree(made, ignore_errors=True)

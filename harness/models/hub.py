@@ -43,12 +43,12 @@ def locate(
     if found is not None:
         return found, False
     if not fetch:
-        raise UsageError(_by_hand(config, cache, "is not here"))
+        raise UsageError(_by_hand(config, cache, "not here"))
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
         raise UsageError(
-            _by_hand(config, cache, "is not here and huggingface_hub is not installed")
+            _by_hand(config, cache, "not here, and huggingface_hub is not installed")
             + ", or pip install 'moe-harness[hub]'"
         ) from None
     folder = folder_of(config, cache)
@@ -67,7 +67,7 @@ def locate(
             )
         except Exception as e:
             # the library raises some twenty kinds of its own and of its HTTP client's
-            why = f"is not here and cannot be fetched ({type(e).__name__})"
+            why = f"not here, and cannot be fetched ({type(e).__name__})"
             raise UsageError(_by_hand(config, cache, why)) from e
     return folder / config.files[0], True
 
@@ -75,7 +75,7 @@ def locate(
 def _by_hand(config: HubModel, cache: Path, why: str) -> str:
     names = ", ".join(Path(f).name for f in config.files)
     return (
-        f"model {config.name}: {names} {why}: download it from "
+        f"model {config.name}: {names}: {why}; download it from "
         f"https://huggingface.co/{config.repo} into {folder_of(config, cache)}, "
         "or use model=path model.path=FILE"
     )

@@ -93,8 +93,8 @@ def resolve_model(
 ) -> ModelFile:
     """The file of a model configuration, made or fetched into the cache when needed.
 
-    With `make=False` nothing is made or fetched. UsageError, one line, for a configuration or a file
-    that cannot be used; DeviceError when writing fails.
+    With `make=False` nothing is made or fetched. UsageError, one line, for a configuration or a
+    file that cannot be used; DeviceError when writing fails.
     """
     return _Resolver(cache_root(cache_dir), make, progress or (lambda step: None)).resolve(
         parse_model(model)
@@ -108,7 +108,7 @@ def write_model(
     cache_dir: Path | str | None = None,
     progress: Progress | None = None,
 ) -> ModelFile:
-    """Write a made model to `target` instead of the cache. UsageError for kinds that are not made."""
+    """Write a made model to `target`, not the cache. UsageError for kinds that are not made."""
     resolver = _Resolver(cache_root(cache_dir), True, progress or (lambda step: None))
     config = parse_model(model)
     if not isinstance(config, InflatedModel | SyntheticModel):
@@ -156,7 +156,7 @@ class _Resolver:
         info = model_info(path)
         if sha256 is None:
             sha256 = files_sha256(info.shards, self._cache, self._tick("hashing"))
-        else:
+        elif origin == "made":
             remember(path, self._cache, sha256)
         return ModelFile(info.path, sha256, info, name, kind, origin)
 
