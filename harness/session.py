@@ -38,6 +38,8 @@ LOCK = ".cell.lock"
 
 # The launcher gives the engine 2 s after SIGTERM before it kills it, and then writes its result.
 ENDING_S = 15.0
+# So this long after its harness died a launcher that still runs has not noticed.
+ORPHAN_S = 4.0
 # Beyond the cell's own time limit: probes, self-test and loading a result onto a slow disk.
 OVERTIME_S = 60.0
 POLL_S = 0.05
@@ -239,6 +241,7 @@ class _Session:
         self.last_end = self.clock()
         self.target.get(work_dir, cell_dir)
         if code == EXIT_RESULT_NOT_WRITTEN:
+            self._check_space()
             raise DeviceError(f"cell {cell.name} could not be kept: {last_word(cell_dir)}")
         record = collect_cell(
             cell_dir,
@@ -290,11 +293,11 @@ class _Session:
 
         A launcher whose harness was killed ends by itself; one that does not is told to.
         """
-        deadline = self.clock() + ENDING_S
+        began = self.clock()
         while self.target.is_locked(self._lock):
-            if self.clock() > deadline - ENDING_S / 2:
+            if self.clock() > began + ORPHAN_S:
                 self.target.end_holders(self._lock)
-            if self.clock() > deadline:
+            if self.clock() > began + ENDING_S:
                 raise DeviceError(
                     "a process of an earlier cell is still running on the target; "
                     f"end it and resume (it holds {self._lock})"
