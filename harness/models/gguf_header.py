@@ -23,6 +23,7 @@ MAX_FIELDS = 4096
 MAX_TENSORS = 500_000
 MAX_NAME = 4096
 MAX_STRINGS = 16_000_000
+MAX_MESSAGE = 400
 # longer values (vocabularies, chat templates) are stepped over
 KEPT_STRING = 16_384
 KEPT_ARRAY = 4096
@@ -93,8 +94,12 @@ class GgufHeader:
 
 
 def refuse(path: Path, what: str) -> NoReturn:
-    """Raise the one line for a file that cannot be used."""
-    raise UsageError(f"model {path}: {what}")
+    """Raise the one line for a file that cannot be used.
+
+    `what` may quote names from the file: what would not print, or would not end, is cut.
+    """
+    shown = "".join(c if c.isprintable() else "?" for c in what[:MAX_MESSAGE])
+    raise UsageError(f"model {path}: {shown}")
 
 
 def read_header(path: Path) -> GgufHeader:

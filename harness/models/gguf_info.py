@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
 from harness.models.gguf_header import GgufHeader, Tensor, read_header, refuse
 
 # routed experts: gate, up and down, or gate and up fused; `ch` is grovemoe's second kind
@@ -162,7 +161,7 @@ def _int(header: GgufHeader, key: str, least: int = 1, default: int | None = Non
     found = _optional(value)
     if found is None or found < least:
         said = "is missing" if value is None else f"is {str(value)[:40]!r}"
-        raise UsageError(f"model {header.path}: {key} {said}, so it cannot be run")
+        refuse(header.path, f"{key} {said}, so it cannot be run")
     return found
 
 
