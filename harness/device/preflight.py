@@ -1,8 +1,8 @@
 """Asks the engine, before anything is started, whether an arm can run here. Runs the engine.
 
-`moe-engine --plan-memory` (docs/engine.md) reads the model's catalogue, loads no weights and answers
-in well under a second, so every arm is asked: flags that cannot act together, a prompt that does not
-fit and a memory limit that is too small are found before the first cell.
+`moe-engine --plan-memory` (docs/engine.md) reads the model's catalogue, loads no weights and
+answers in well under a second, so every arm is asked: flags that cannot act together, a prompt that
+does not fit and a memory limit that is too small are found before the first cell.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="moe-harness-") as scratch:
         prompt = Path(scratch) / "prompt.txt"
         prompt.write_bytes(arm.prompt.encode())
-        argv = native.engine_argv(engine, model, prompt, arm, Path(scratch))
+        argv = native.plan_memory_argv(engine, model, prompt, arm)
         try:
             done = subprocess.run(
-                [*argv, "--plan-memory"],
+                argv,
                 capture_output=True,
                 timeout=TIME_LIMIT_S,
                 check=False,

@@ -59,6 +59,18 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
 
     Raises UsageError for settings that cannot act together.
     """
+    argv = _common_argv(engine, model, prompt_file, arm)
+    if arm.engine.no_eog:
+        argv += ["--no-eog"]
+    return [*argv, "--csv", str(out_dir / TOKENS), "--telemetry", str(out_dir / TELEMETRY)]
+
+
+def plan_memory_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
+    """Asks for the memory plan of the same cell; nothing is decoded, so nothing of that is said."""
+    return [*_common_argv(engine, model, prompt_file, arm), "--plan-memory"]
+
+
+def _common_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
     s = arm.engine
     _refuse_what_cannot_act(arm.name, s)
     argv = [str(engine), "-m", str(model), "-f", str(prompt_file), "-n", str(arm.n_predict)]
@@ -78,9 +90,7 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
         argv += ["--no-odirect"]
     if s.repack:
         argv += ["--repack"]
-    if s.no_eog:
-        argv += ["--no-eog"]
-    return [*argv, "--csv", str(out_dir / TOKENS), "--telemetry", str(out_dir / TELEMETRY)]
+    return argv
 
 
 def _refuse_what_cannot_act(arm: str, s: EngineSettings) -> None:

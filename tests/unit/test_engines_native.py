@@ -18,6 +18,7 @@ from harness.engines.native import (
     Outcome,
     complaint,
     engine_argv,
+    plan_memory_argv,
     read_telemetry,
     read_tokens,
     tokens_done,
@@ -55,6 +56,13 @@ def test_every_setting_that_is_not_none_is_spelt_out() -> None:
         "--cache-mb 0 --io-threads 2 --dense-weights anon --expert-used 2 --no-odirect --no-eog "
         "--csv /o/tokens.csv --telemetry /o/telemetry.jsonl"
     )
+
+
+def test_the_memory_plan_is_asked_for_the_same_cell_without_its_outputs() -> None:
+    argv = plan_memory_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), make_arm())
+    assert argv[-1] == "--plan-memory"
+    assert [*argv[:-1], *argv_of(make_arm())[len(argv) - 1 :]] == argv_of(make_arm())
+    assert not {"--csv", "--telemetry", "--no-eog"} & set(argv)
 
 
 def test_plain_mode_passes_no_flag_of_the_streaming_mode() -> None:
