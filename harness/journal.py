@@ -100,7 +100,10 @@ def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
         if hashlib.sha256(content).hexdigest() != event.data["sha256"]:
             found.damaged[index] = f"{path}: changed since it was written"
             continue
-        found.records[index] = from_json(CellRecord, json.loads(content), str(path))
+        try:
+            found.records[index] = from_json(CellRecord, json.loads(content), str(path))
+        except ValueError as e:  # of another version of the harness
+            found.damaged[index] = str(e)
     return found
 
 

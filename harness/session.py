@@ -71,12 +71,17 @@ class StopFlag:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        """While inside, SIGINT, SIGTERM and SIGHUP request a stop (main thread only)."""
+        """While inside, SIGINT, SIGTERM and SIGHUP request a stop (main thread only).
+
+        Under nohup, which has SIGHUP ignored, it stays ignored.
+        """
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self.request(signal.Signals(number).name)
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
         before = {number: signal.signal(number, handle) for number in numbers}
         try:
             yield

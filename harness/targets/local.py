@@ -142,23 +142,24 @@ class LocalTarget:
     def evict_page_cache(self, files: Iterable[Path]) -> PageCache:
         """Drop files from the page cache, so that a cell reads them from storage again.
 
-        Raises DeviceError when a file cannot be opened. Pages that another process has mapped
-        stay; `after_bytes` says so.
+        Raises DeviceError when a file cannot be read. Pages that another process has mapped stay;
+        `after_bytes` says so.
         """
         before: int | None = 0
         after: int | None = 0
         for path in files:
             try:
                 fd = os.open(path, os.O_RDONLY)
+                try:
+                    before = _plus(before, _resident_bytes(fd))
+                    with contextlib.suppress(OSError):  # not every filesystem can
+                        os.fdatasync(fd)  # dirty pages are not evicted
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                    after = _plus(after, _resident_bytes(fd))
+                finally:
+                    os.close(fd)
             except OSError as e:
-                raise DeviceError(f"cannot read {path}: {e.strerror}") from e
-            try:
-                before = _plus(before, _resident_bytes(fd))
-                os.fdatasync(fd)  # dirty pages are not evicted
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                after = _plus(after, _resident_bytes(fd))
-            finally:
-                os.close(fd)
+                raise DeviceError(f"cannot evict {path} from the page cache: {e.strerror}") from e
         return PageCache(before, after)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -132,6 +133,17 @@ def test_a_finished_cell_needs_its_record_with_the_same_hash(tmp_path: Path) -> 
     assert set(found.damaged) == {1, 2}
     assert "changed" in found.damaged[1]
     assert load_records(tmp_path) == [make_record(0)]
+
+
+def test_a_record_of_another_version_is_damaged_not_a_crash(tmp_path: Path) -> None:
+    content = b'{"cell": "baseline"}'
+    (tmp_path / "record.json").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    with Journal.open(tmp_path) as journal:
+        journal.append("cell_finished", index=0, record="record.json", sha256=digest)
+        found = finished_cells(tmp_path, journal.events)
+    assert found.records == {}
+    assert "arm: missing" in found.damaged[0]
 
 
 def test_the_record_is_on_disk_before_the_event(

@@ -467,3 +467,15 @@ def test_signals_set_the_flag_and_handlers_come_back() -> None:
         os.kill(os.getpid(), signal.SIGINT)
     assert stop.reason == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_nohup_stays_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop = StopFlag()
+        with stop.on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.reason is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
