@@ -45,12 +45,17 @@ def locate(
     if not fetch:
         raise UsageError(_by_hand(config, cache, "not here"))
     try:
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import constants, hf_hub_download
     except ImportError:
         raise UsageError(
             _by_hand(config, cache, "not here, and huggingface_hub is not installed")
             + ", or pip install 'moe-harness[hub]'"
         ) from None
+    why = _unreachable(constants.ENDPOINT)
+    if why is not None:
+        raise UsageError(
+            _by_hand(config, cache, f"not here, and the hub cannot be reached ({why})")
+        )
     folder = folder_of(config, cache)
     folder.mkdir(parents=True, exist_ok=True)
     if config.bytes is not None:
@@ -70,6 +75,24 @@ def locate(
             why = f"not here, and cannot be fetched ({type(e).__name__})"
             raise UsageError(_by_hand(config, cache, why)) from e
     return folder / config.files[0], True
+
+
+def _unreachable(endpoint: str) -> str | None:
+    """Why the hub does not answer, None when it does.
+
+    Asked first, because the library retries for half a minute and logs every attempt.
+    """
+    import urllib.error
+    import urllib.request
+
+    try:
+        ask = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310
+        urllib.request.urlopen(ask, timeout=TIMEOUT_S).close()  # noqa: S310
+    except urllib.error.HTTPError:
+        return None
+    except (OSError, ValueError) as e:
+        return " ".join(str(getattr(e, "reason", e)).split())
+    return None
 
 
 def _by_hand(config: HubModel, cache: Path, why: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import types
 from pathlib import Path
@@ -301,6 +302,8 @@ HUB = HubModel("Test", "some/repo", ("q4/x-00001-of-00002.gguf", "q4/x-00002-of-
 def fake_hub(monkeypatch: pytest.MonkeyPatch, download: Any) -> None:
     module = types.ModuleType("huggingface_hub")
     module.hf_hub_download = download  # type: ignore[attr-defined]
+    module.constants = types.SimpleNamespace(ENDPOINT="")  # type: ignore[attr-defined]
+    monkeypatch.setattr(hub, "_unreachable", lambda endpoint: None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
 
 
@@ -323,7 +326,16 @@ def test_without_the_library_the_line_says_what_to_put_where(
         assert words in str(caught.value)
 
 
-def test_an_unreachable_hub_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_known_at_once() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]  # bound, and nobody listens
+        why = hub._unreachable(f"http://127.0.0.1:{port}")
+    assert why is not None
+    assert "refused" in why
+
+
+def test_a_failed_fetch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: Any) -> str:
         raise ConnectionError("many\nlines")
 
