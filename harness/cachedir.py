@@ -78,15 +78,19 @@ def guarded(what: str, where: Path) -> Iterator[None]:
 def locked(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold an exclusive lock on `path`; the kernel releases it when its holder dies.
 
-    `waiting` is called once with one line when another process holds it.
+    `waiting` is called once with one line when another process holds it. DeviceError when the lock
+    file cannot be made (disk full, read-only).
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as f:
+    with guarded("locking", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with os.fdopen(handle, "r+", encoding="utf-8") as f:
         _acquire(f, waiting)
         try:
-            f.truncate(0)
-            f.write(f"{os.getpid()}\n")
-            f.flush()
+            # for whoever waits to read; on a full disk the lock holds without it
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
             fcntl.flock(f, fcntl.LOCK_UN)

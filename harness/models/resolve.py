@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.cachedir import cache_root, locked, read_json, write_json
+from harness.cachedir import cache_root, guarded, locked, read_json, write_json
 from harness.errors import UsageError
 from harness.models import hub
 from harness.models.config import (
@@ -248,7 +248,8 @@ class _Resolver:
                 )
             self._progress(ModelProgress(f"making {path.name}"))
             sha256 = recipe.write(path)
-            write_json(path.with_suffix(".json"), {"key": recipe.key, "sha256": sha256})
+            with guarded("writing the model", path):
+                write_json(path.with_suffix(".json"), {"key": recipe.key, "sha256": sha256})
         return self.finish(path, sha256, recipe.name, config.kind, "made")
 
     def _known(self, path: Path, recipe: _Recipe) -> str | None:
