@@ -1,0 +1,210 @@
+#include "memory_plan.h"
+
+#include "decode.h"
+#include "error.h"
+#include "json.h"
+#include "llama_session.h"
+#include "model_facts.h"
+#include "pager.h"
+#include "process.h"
+
+#include "ggml-cpu.h"
+#include "llama-ext.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+namespace moe {
+
+namespace {
+
+// What the forked child finds out; plain bytes through a pipe.
+struct DryRun {
+    bool ok = false;
+    int32_t exit_code = 0;  // when not ok
+    char message[1024] = {};
+    uint64_t kv = 0;
+    uint64_t compute = 0;
+    uint64_t scratch = 0;
+    uint64_t base = 0;
+    uint32_t n_prompt = 0;
+};
+
+// Largest kernel scratch of a graph for `n_tokens`: the CPU backend keeps one such buffer.
+uint64_t scratch_bytes(llama_context * context, uint32_t n_tokens, int threads) {
+    ggml_cgraph * graph = llama_graph_reserve(context, n_tokens, 1, 1);
+    return graph ? ggml_graph_plan(graph, threads, nullptr).work_size : 0;
+}
+
+void dry_run(const Options & options, const ModelFacts & facts, const std::string & prompt, Pager * pager, DryRun & out) {
+    const ModelPtr model = load_model(options, facts.arch, pager, LoadDepth::metadata_only);
+    const ContextPtr context = make_context(model.get(), options);
+    for (const auto & [type, part] : llama_get_memory_breakdown(context.get())) {
+        out.kv += part.context;
+        out.compute += part.compute;
+    }
+    if (!prompt.empty()) {
+        out.n_prompt = static_cast<uint32_t>(tokenize(llama_model_get_vocab(model.get()), prompt).size());
+    }
+    out.base = data_bytes().value_or(0);  // before the scratch probe, which allocates the compute buffers
+    out.scratch = std::max(scratch_bytes(context.get(), llama_n_ubatch(context.get()), options.threads),
+                           scratch_bytes(context.get(), 1, options.threads));
+}
+
+[[noreturn]] void dry_run_child(int fd, const Options & options, const ModelFacts & facts, const std::string & prompt,
+                                Pager * pager) {
+    // The plan must be found out under any limit, so lift it here where that is allowed. The child allocates
+    // neither weights nor caches.
+    rlimit limit{};
+    if (getrlimit(RLIMIT_DATA, &limit) == 0) {
+        rlimit lifted = {RLIM_INFINITY, RLIM_INFINITY};
+        if (setrlimit(RLIMIT_DATA, &lifted) != 0) {
+            limit.rlim_cur = limit.rlim_max;
+            setrlimit(RLIMIT_DATA, &limit);
+        }
+    }
+#ifdef __GLIBC__
+    // Memory freed meanwhile stays in the heap, so that its size at the end is the peak that loading passes through.
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, -1);
+#endif
+    DryRun result;
+    const auto failed = [&](ExitCode code, const char * message) {
+        result.exit_code = static_cast<int32_t>(code);
+        std::strncpy(result.message, message, sizeof result.message - 1);
+    };
+    try {
+        dry_run(options, facts, prompt, pager, result);
+        result.ok = true;
+    } catch (const Error & error) {
+        failed(error.code(), error.what());
+    } catch (const std::bad_alloc &) {
+        failed(ExitCode::memory, "");
+    } catch (const std::exception & error) {
+        failed(ExitCode::other, error.what());
+    }
+    // A pipe takes this much in one piece.
+    const bool sent = write(fd, &result, sizeof result) == static_cast<ssize_t>(sizeof result);
+    _exit(sent ? 0 : 1);
+}
+
+// Empty when the child died without an answer: out of memory is all that is known to do that.
+std::optional<DryRun> run_dry(const Options & options, const ModelFacts & facts, const std::string & prompt,
+                              Pager * pager) {
+    int ends[2];
+    if (pipe(ends) != 0) {
+        throw Error(ExitCode::other, std::string("cannot create a pipe: ") + std::strerror(errno));
+    }
+    const pid_t child = fork();
+    if (child < 0) {
+        const int error = errno;
+        close(ends[0]);
+        close(ends[1]);
+        throw Error(ExitCode::other, std::string("cannot fork to plan memory: ") + std::strerror(error));
+    }
+    if (child == 0) {
+        close(ends[0]);
+        dry_run_child(ends[1], options, facts, prompt, pager);
+    }
+    close(ends[1]);
+
+    DryRun result;
+    size_t got = 0;
+    while (got < sizeof result) {
+        const ssize_t n = read(ends[0], reinterpret_cast<char *>(&result) + got, sizeof result - got);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            break;
+        }
+        got += static_cast<size_t>(n);
+    }
+    close(ends[0]);
+    while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    if (got != sizeof result || (!result.ok && result.exit_code == static_cast<int32_t>(ExitCode::memory))) {
+        return std::nullopt;
+    }
+    if (!result.ok) {
+        throw Error(static_cast<ExitCode>(result.exit_code), result.message);
+    }
+    return result;
+}
+
+// Heap that appears only once decoding runs (scheduler, batches, telemetry), and the unevenness of malloc.
+constexpr uint64_t base_reserve = uint64_t{4} << 20;
+
+}  // namespace
+
+uint64_t MemoryPlan::needed_bytes() const {
+    return arena_bytes + dense_bytes + kv_bytes + compute_bytes + stack_bytes + io_bytes + base_bytes;
+}
+
+std::string MemoryPlan::json() const {
+    return JsonObject()
+        .text("type", std::string("memory_plan"))
+        .number("arena_bytes", arena_bytes)
+        .number("dense_bytes", dense_bytes)
+        .number("kv_bytes", kv_bytes)
+        .number("compute_bytes", compute_bytes)
+        .number("stack_bytes", stack_bytes)
+        .number("io_bytes", io_bytes)
+        .number("base_bytes", base_bytes)
+        .number("needed_bytes", needed_bytes())
+        .number("allowed_bytes", allowed_bytes)
+        .str();
+}
+
+std::string MemoryPlan::refusal() const {
+    return "needs " + std::to_string(needed_bytes()) + " bytes of anonymous memory, allowed " +
+           std::to_string(allowed_bytes.value_or(0)) + " (RLIMIT_DATA)";
+}
+
+MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const std::string & prompt, Pager * pager) {
+    MemoryPlan plan;
+    plan.allowed_bytes = data_limit();
+    plan.stack_bytes = static_cast<uint64_t>(options.threads - 1) * thread_stack_bytes();
+    if (pager) {
+        const PagerInfo info = pager->info();
+        plan.arena_bytes = info.arena_bytes;
+        plan.dense_bytes = info.dense_anon_bytes;
+        plan.io_bytes = info.io_buffer_bytes;
+        plan.stack_bytes += info.thread_stack_bytes;
+    } else if (options.repack) {
+        // Repacking copies what it can repack; which tensors that are is decided while loading.
+        plan.dense_bytes = facts.expert_bytes + facts.dense_bytes;
+    }
+
+    const std::optional<DryRun> dry = run_dry(options, facts, prompt, pager);
+    if (!dry) {
+        // Not even the metadata fits. What stands in the file is held up to three times while loading.
+        plan.base_bytes = base_reserve + 3 * facts.metadata_bytes;
+        if (!plan.allowed_bytes) {
+            throw Error(ExitCode::other, "planning memory ended without an answer although no limit is set");
+        }
+        const uint64_t known = plan.needed_bytes();
+        plan.base_bytes += known <= *plan.allowed_bytes ? *plan.allowed_bytes + 1 - known : 0;
+        return plan;
+    }
+    plan.kv_bytes = dry->kv;
+    // A second scratch buffer: the pager computes experts on a CPU backend of its own.
+    plan.compute_bytes = dry->compute + dry->scratch * (pager ? 2 : 1);
+    plan.base_bytes = dry->base + base_reserve;
+    if (!prompt.empty()) {
+        plan.n_prompt = dry->n_prompt;
+    }
+    return plan;
+}
+
+}  // namespace moe

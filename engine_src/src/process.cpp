@@ -1,0 +1,185 @@
+#include "process.h"
+
+#include "error.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MOE_SANITIZED 1
+#endif
+
+namespace moe {
+
+namespace {
+
+// llama.cpp's workers keep their scratch on the heap; 1 MiB is several times what they were seen to use, and
+// the usual 8 MiB of each thread would count against the memory limit.
+constexpr size_t small_stack = size_t{1} << 20;
+
+std::optional<uint64_t> status_field(const char * name) {
+    std::FILE * file = std::fopen("/proc/self/status", "re");
+    if (!file) {
+        return std::nullopt;
+    }
+    std::optional<uint64_t> bytes;
+    char line[256];
+    const size_t length = std::strlen(name);
+    while (std::fgets(line, sizeof line, file)) {
+        if (std::strncmp(line, name, length) == 0 && line[length] == ':') {
+            bytes = std::strtoull(line + length + 1, nullptr, 10) * 1024;
+            break;
+        }
+    }
+    std::fclose(file);
+    return bytes;
+}
+
+}  // namespace
+
+void prepare_process() {
+    // A reader of our output that goes away is an I/O error with a message, not a silent death.
+    std::signal(SIGPIPE, SIG_IGN);
+    // An abort inside ggml must not start a debugger to print a stack trace.
+    setenv("GGML_NO_BACKTRACE", "1", 0);
+#ifdef __GLIBC__
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 256 * 1024);
+    mallopt(M_TRIM_THRESHOLD, 256 * 1024);
+#endif
+#if defined(__linux__) && !defined(__ANDROID__) && !defined(MOE_SANITIZED)
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) == 0) {
+        pthread_attr_setstacksize(&attributes, small_stack);
+        pthread_setattr_default_np(&attributes);
+        pthread_attr_destroy(&attributes);
+    }
+#endif
+}
+
+uint64_t thread_stack_bytes() {
+    size_t size = size_t{8} << 20;
+#if defined(__linux__) && !defined(__ANDROID__)
+    pthread_attr_t attributes;
+    if (pthread_getattr_default_np(&attributes) == 0) {
+        pthread_attr_getstacksize(&attributes, &size);
+        pthread_attr_destroy(&attributes);
+    }
+#endif
+    return size;
+}
+
+std::optional<uint64_t> data_bytes() { return status_field("VmData"); }
+
+std::optional<uint64_t> anon_resident_bytes() {
+    // statm: total, resident, resident that is file or shared. One short line, cheap enough for every token.
+    std::FILE * file = std::fopen("/proc/self/statm", "re");
+    if (!file) {
+        return std::nullopt;
+    }
+    unsigned long long total = 0;
+    unsigned long long resident = 0;
+    unsigned long long shared = 0;
+    const int fields = std::fscanf(file, "%llu %llu %llu", &total, &resident, &shared);
+    std::fclose(file);
+    if (fields != 3) {
+        return std::nullopt;
+    }
+    return (resident - std::min(resident, shared)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::optional<uint64_t> data_limit() {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return std::nullopt;
+    }
+    return limit.rlim_cur;
+}
+
+void require_cpu() {
+#if defined(__x86_64__)
+    const std::string level = MOE_CPU_LEVEL;
+    std::string missing;
+    const auto need = [&](bool present, const char * name) {
+        if (!present) {
+            missing += missing.empty() ? name : std::string(", ") + name;
+        }
+    };
+    __builtin_cpu_init();
+    if (level != "baseline") {
+        need(__builtin_cpu_supports("sse4.2"), "SSE4.2");
+        need(__builtin_cpu_supports("avx2"), "AVX2");
+        need(__builtin_cpu_supports("fma"), "FMA");
+        need(__builtin_cpu_supports("f16c"), "F16C");
+        need(__builtin_cpu_supports("bmi2"), "BMI2");
+    }
+    if (level == "avx512") {
+        need(__builtin_cpu_supports("avx512f"), "AVX512F");
+        need(__builtin_cpu_supports("avx512cd"), "AVX512CD");
+        need(__builtin_cpu_supports("avx512vl"), "AVX512VL");
+        need(__builtin_cpu_supports("avx512dq"), "AVX512DQ");
+        need(__builtin_cpu_supports("avx512bw"), "AVX512BW");
+        need(__builtin_cpu_supports("avx512vnni"), "AVX512_VNNI");
+    }
+    if (!missing.empty()) {
+        throw Error(ExitCode::other, "this build is for " + level + " processors, but this one lacks " + missing +
+                                         "; build with a lower MOE_CPU_LEVEL");
+    }
+#endif
+}
+
+void write_stdout(const std::string & bytes) {
+    for (size_t done = 0; done < bytes.size();) {
+        const ssize_t n = write(STDOUT_FILENO, bytes.data() + done, bytes.size() - done);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            throw Error(ExitCode::io, std::string("cannot write to standard output: ") + std::strerror(errno));
+        }
+        done += static_cast<size_t>(n);
+    }
+}
+
+std::string read_file(const std::string & path, const char * what) {
+    const auto fail = [&] {
+        throw Error(ExitCode::io, std::string("cannot read ") + what + " file '" + path + "': " + std::strerror(errno));
+    };
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        fail();
+    }
+    std::string text;
+    char buffer[65536];
+    ssize_t n = 0;
+    while ((n = read(fd, buffer, sizeof buffer)) != 0) {
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            const int error = errno;
+            close(fd);
+            errno = error;
+            fail();
+        }
+        text.append(buffer, static_cast<size_t>(n));
+    }
+    close(fd);
+    return text;
+}
+
+}  // namespace moe

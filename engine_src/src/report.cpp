@@ -1,0 +1,149 @@
+#include "report.h"
+
+#include "json.h"
+#include "version.h"
+
+#include <unistd.h>
+
+#include <ctime>
+
+namespace moe {
+
+namespace {
+
+std::string model_json(const StartReport & report) {
+    const ModelFacts & facts = report.facts;
+    return JsonObject()
+        .text("path", facts.path)
+        .text("arch", facts.arch)
+        .text("name", facts.name)
+        .number("file_bytes", facts.file_bytes)
+        .number("n_layer", llama_model_n_layer(report.model))
+        .number("n_moe_layer", facts.n_moe_layer)
+        .number("n_expert", facts.n_expert)
+        .number("n_expert_used", facts.n_expert_used)
+        .number("n_embd", llama_model_n_embd(report.model))
+        .number("n_vocab", llama_vocab_n_tokens(llama_model_get_vocab(report.model)))
+        .number("expert_bytes", facts.expert_bytes)
+        .number("expert_bytes_max", facts.expert_bytes_max)
+        .number("dense_bytes", facts.dense_bytes)
+        .str();
+}
+
+std::string config_json(const Options & o) {
+    JsonObject config;
+    config.number("n_predict", o.n_predict)
+        .number("n_ctx", o.n_ctx)
+        .number("n_batch", o.n_batch)
+        .number("threads", o.threads)
+        .number("temp", 0)
+        .number("seed", 0);
+    if (o.moe_stream) {
+        config.number("cache_mb", o.cache_mb)
+            .number("io_threads", o.io_threads)
+            .boolean("direct_io_requested", o.direct_io);
+    } else {
+        config.null("cache_mb").null("io_threads").null("direct_io_requested");
+    }
+    config.text("dense_weights", std::string(o.dense_weights == DenseWeights::anon ? "anon" : "mmap"))
+        .number("expert_used", o.expert_used);
+    if (o.moe_stream) {
+        config.null("repack");
+    } else {
+        config.boolean("repack", o.repack);
+    }
+    return config.boolean("no_eog", !o.stop_at_eog).str();
+}
+
+std::string direct_io_json(const std::optional<PagerInfo> & pager) {
+    JsonObject object;
+    if (!pager) {
+        return object.null("effective").null("reason").str();
+    }
+    object.boolean("effective", pager->direct_io);
+    if (pager->direct_io_reason.empty()) {
+        return object.null("reason").str();
+    }
+    return object.text("reason", pager->direct_io_reason).str();
+}
+
+std::string arena_json(const std::optional<PagerInfo> & pager) {
+    if (!pager) {
+        return "null";
+    }
+    return JsonObject()
+        .number("bytes", pager->arena_bytes)
+        .number("slots", pager->slots)
+        .number("slot_bytes", pager->slot_bytes)
+        .str();
+}
+
+std::optional<double> rate(uint64_t tokens, double wall_ms) {
+    return tokens > 0 && wall_ms > 0 ? std::optional<double>(1000.0 * static_cast<double>(tokens) / wall_ms)
+                                     : std::nullopt;
+}
+
+}  // namespace
+
+std::string start_line(const StartReport & report) {
+    return JsonObject()
+        .text("type", std::string("start"))
+        .text("engine", std::string("moe-engine"))
+        .text("version", engine_version())
+        .text("build_id", engine_build_id())
+        .text("llama_cpp", std::string(llama_version()))
+        .text("system_info", std::string(llama_print_system_info()))
+        .number("unix_s", static_cast<int64_t>(std::time(nullptr)))
+        .number("pid", static_cast<int64_t>(getpid()))
+        .raw("model", model_json(report))
+        .text("mode", std::string(report.options.moe_stream ? "stream" : "plain"))
+        .raw("config", config_json(report.options))
+        .raw("direct_io", direct_io_json(report.pager))
+        .raw("arena", arena_json(report.pager))
+        .raw("memory", report.plan.json())
+        .number("load_s", report.load_s)
+        .str();
+}
+
+std::string prefill_line(uint64_t n_prompt, const CallCost & cost) {
+    JsonObject object;
+    object.text("type", std::string("prefill")).number("n_prompt", n_prompt);
+    add_cost(object, cost);
+    return object.str();
+}
+
+std::string token_line(uint64_t token, int32_t id, const std::string & bytes, const CallCost & cost) {
+    static const char digits[] = "0123456789abcdef";
+    std::string hex;
+    for (const char c : bytes) {
+        const unsigned char byte = static_cast<unsigned char>(c);
+        hex += digits[byte >> 4];
+        hex += digits[byte & 15];
+    }
+    JsonObject object;
+    object.text("type", std::string("token")).number("token", token).number("id", id).text("text_hex", hex);
+    add_cost(object, cost);
+    return object.str();
+}
+
+std::string summary_line(const SummaryReport & report) {
+    CallCost total = report.prefill;
+    total += report.decode;
+    return JsonObject()
+        .text("type", std::string("summary"))
+        .number("tokens", report.tokens)
+        .text("stopped_by", std::string(report.stopped_by_eog ? "eog" : "length"))
+        .number("decode_wall_ms", report.decode.wall_ms)
+        .number("tok_s", rate(report.tokens, report.decode.wall_ms))
+        .number("prefill_tok_s", rate(report.n_prompt, report.prefill.wall_ms))
+        .number("load_s", report.load_s)
+        .raw("decode", cost_json(report.decode))
+        .raw("prefill", cost_json(report.prefill))
+        .raw("total", cost_json(total))
+        .text("ids_sha256", report.ids_sha256)
+        .text("logits_sha256", report.logits_sha256)
+        .number("anon_peak_bytes", report.anon_peak_bytes)
+        .str();
+}
+
+}  // namespace moe

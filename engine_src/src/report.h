@@ -1,0 +1,44 @@
+// The four kinds of telemetry lines, put together from what a run knows.
+#pragma once
+
+#include "memory_plan.h"
+#include "model_facts.h"
+#include "options.h"
+#include "pager.h"
+#include "telemetry.h"
+
+#include "llama.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace moe {
+
+struct StartReport {
+    const Options & options;
+    const ModelFacts & facts;
+    const llama_model * model = nullptr;
+    const std::optional<PagerInfo> & pager;  // empty in plain mode
+    const MemoryPlan & plan;
+    double load_s = 0;
+};
+
+struct SummaryReport {
+    uint64_t tokens = 0;
+    bool stopped_by_eog = false;
+    uint64_t n_prompt = 0;
+    CallCost prefill;
+    CallCost decode;
+    double load_s = 0;
+    std::string ids_sha256;
+    std::optional<std::string> logits_sha256;
+    std::optional<uint64_t> anon_peak_bytes;
+};
+
+std::string start_line(const StartReport & report);
+std::string prefill_line(uint64_t n_prompt, const CallCost & cost);
+std::string token_line(uint64_t token, int32_t id, const std::string & bytes, const CallCost & cost);
+std::string summary_line(const SummaryReport & report);
+
+}  // namespace moe

@@ -1,0 +1,107 @@
+#include "sha256.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace moe {
+
+namespace {
+
+constexpr std::array<uint32_t, 64> round_constants = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+uint32_t rotate_right(uint32_t value, int count) { return (value >> count) | (value << (32 - count)); }
+
+}  // namespace
+
+Sha256::Sha256()
+    : state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19} {}
+
+void Sha256::compress(const uint8_t * block) {
+    std::array<uint32_t, 64> w;
+    for (size_t i = 0; i < 16; ++i) {
+        w[i] = uint32_t{block[4 * i]} << 24 | uint32_t{block[4 * i + 1]} << 16 | uint32_t{block[4 * i + 2]} << 8 |
+               uint32_t{block[4 * i + 3]};
+    }
+    for (size_t i = 16; i < 64; ++i) {
+        const uint32_t s0 = rotate_right(w[i - 15], 7) ^ rotate_right(w[i - 15], 18) ^ (w[i - 15] >> 3);
+        const uint32_t s1 = rotate_right(w[i - 2], 17) ^ rotate_right(w[i - 2], 19) ^ (w[i - 2] >> 10);
+        w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+    }
+
+    auto [a, b, c, d, e, f, g, h] = state_;
+    for (size_t i = 0; i < 64; ++i) {
+        const uint32_t sum1 = rotate_right(e, 6) ^ rotate_right(e, 11) ^ rotate_right(e, 25);
+        const uint32_t t1 = h + sum1 + ((e & f) ^ (~e & g)) + round_constants[i] + w[i];
+        const uint32_t sum0 = rotate_right(a, 2) ^ rotate_right(a, 13) ^ rotate_right(a, 22);
+        const uint32_t t2 = sum0 + ((a & b) ^ (a & c) ^ (b & c));
+        h = g;
+        g = f;
+        f = e;
+        e = d + t1;
+        d = c;
+        c = b;
+        b = a;
+        a = t1 + t2;
+    }
+    const std::array<uint32_t, 8> added = {a, b, c, d, e, f, g, h};
+    for (size_t i = 0; i < 8; ++i) {
+        state_[i] += added[i];
+    }
+}
+
+void Sha256::update(const void * data, size_t size) {
+    const uint8_t * bytes = static_cast<const uint8_t *>(data);
+    total_ += size;
+    while (size > 0) {
+        if (fill_ == 0 && size >= block_.size()) {
+            compress(bytes);
+            bytes += block_.size();
+            size -= block_.size();
+            continue;
+        }
+        const size_t n = std::min(size, block_.size() - fill_);
+        std::memcpy(block_.data() + fill_, bytes, n);
+        fill_ += n;
+        bytes += n;
+        size -= n;
+        if (fill_ == block_.size()) {
+            compress(block_.data());
+            fill_ = 0;
+        }
+    }
+}
+
+std::string Sha256::hex() const {
+    Sha256 last = *this;
+    const uint64_t bits = total_ * 8;
+    const uint8_t one = 0x80;
+    const uint8_t zero = 0;
+    last.update(&one, 1);
+    while (last.fill_ != 56) {
+        last.update(&zero, 1);
+    }
+    std::array<uint8_t, 8> length;
+    for (size_t i = 0; i < 8; ++i) {
+        length[i] = static_cast<uint8_t>(bits >> (56 - 8 * i));
+    }
+    last.update(length.data(), length.size());
+
+    static const char digits[] = "0123456789abcdef";
+    std::string text;
+    for (const uint32_t word : last.state_) {
+        for (int shift = 28; shift >= 0; shift -= 4) {
+            text += digits[(word >> shift) & 15];
+        }
+    }
+    return text;
+}
+
+}  // namespace moe
