@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from cell_parts import FAKE_ENGINE, fake_build, make_arm, make_plan
 
+from harness.build import ensure_engine
 from harness.device.launcher import Sampling
 from harness.errors import DeviceError
 from harness.events import CellProgress, SessionEvent
@@ -31,16 +32,9 @@ DRIVER = Path(__file__).with_name("session_driver.py")
 
 
 @pytest.fixture(scope="session")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real launcher, built alone in seconds."""
-    build = tmp_path_factory.mktemp("launcher")
-    subprocess.run(
-        ["cmake", "-S", str(REPO / "engine_src/launcher"), "-B", str(build)],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    subprocess.run(["cmake", "--build", str(build), "-j2"], check=True, stdout=subprocess.DEVNULL)
-    return build / "moe-launcher"
+def launcher() -> Path:
+    """The real launcher: built alone in seconds, the first time."""
+    return ensure_engine(binary=FAKE_ENGINE).launcher
 
 
 def run(campaign_dir: Path, plan: Plan, launcher: Path, **options: Any) -> list[CellRecord]:
@@ -183,9 +177,7 @@ def test_every_way_a_cell_can_end(  # noqa: PLR0917
 def test_a_launcher_that_is_killed_takes_nothing_with_it(tmp_path: Path, launcher: Path) -> None:
     def kill(event: SessionEvent) -> None:
         if isinstance(event, CellProgress) and event.cell.arm == "other":
-            for pid in engines_of(tmp_path):
-                if Path(f"/proc/{pid}/exe").resolve() == launcher:
-                    os.kill(pid, signal.SIGKILL)
+            os.kill(min(engines_of(tmp_path)), signal.SIGKILL)  # it started before its engine
 
     plan = make_plan(make_arm(), make_arm("other", hang=True))
     records = run(tmp_path, plan, launcher, on_event=kill)
