@@ -32,12 +32,10 @@ Row = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What the engine said of itself, by line type; None or empty where it did not get that far."""
+    """What the engine said at its start and its end; None where it did not get that far."""
 
     start: Mapping[str, Any] | None = None
-    prefill: Mapping[str, Any] | None = None
     summary: Mapping[str, Any] | None = None
-    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,16 +110,9 @@ def _refuse_what_cannot_act(arm: str, s: EngineSettings) -> None:
 
 def read_telemetry(content: bytes) -> Telemetry:
     """The engine's JSON lines; lines that are no JSON object (a torn one, say) are left out."""
-    found: dict[str, Mapping[str, Any]] = {}
-    tokens = 0
-    for line in content.split(b"\n"):
-        entry = _json_object(line)
-        kind = entry.get("type")
-        if kind == "token":
-            tokens += 1
-        elif kind in ("start", "prefill", "summary"):
-            found[kind] = entry
-    return Telemetry(found.get("start"), found.get("prefill"), found.get("summary"), tokens)
+    entries = [_json_object(line) for line in content.split(b"\n")]
+    by_type = {entry["type"]: entry for entry in entries if isinstance(entry.get("type"), str)}
+    return Telemetry(by_type.get("start"), by_type.get("summary"))
 
 
 def tokens_done(tail: bytes) -> int | None:
