@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, Interrupted, UsageError
 
 Verb = Callable[[Sequence[str]], int]
 
@@ -53,6 +53,9 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, _as_interrupt)
         code = _dispatch(list(argv))
         sys.stdout.flush()
+    except Interrupted as e:
+        print(f"harness: {e}", file=sys.stderr)
+        return e.exit_code
     except HarnessError as e:
         print(f"harness: error: {e}", file=sys.stderr)
         return e.exit_code

@@ -86,6 +86,34 @@ def resolved(data: Mapping[str, Any]) -> dict[str, Any]:
     return merge_cells(data)
 
 
+def overridden(stored: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A stored configuration with the overrides of single keys laid over it, values unchecked.
+
+    Raises UsageError for a group: what it chose cannot be told from what is stored.
+    """
+    conf = conf_dir()
+    result: dict[str, Any] = _copied(stored)
+    for override in _parse(list(overrides)):
+        key = override.key_or_group
+        if override.is_delete() or (key in groups(conf) and not isinstance(override.value(), dict)):
+            raise UsageError(
+                f"{override.input_line}: cannot be told from what the campaign was started with; "
+                "leave it out, or repeat the whole first command line"
+            )
+        node: Any = result
+        *path, last = key.split(".")
+        for part in path:
+            node = node.get(part) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            raise UsageError(f"{key}: the campaign has no such key")
+        node[last] = override.value()
+    return result
+
+
+def _copied(value: Any) -> Any:
+    return {k: _copied(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
 def to_yaml(data: Mapping[str, Any]) -> str:
     import yaml
 
@@ -103,22 +131,6 @@ def load_yaml(path: Path) -> Any:
         return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (yaml.YAMLError, OmegaConfBaseException) as e:
         raise UsageError(f"{path}: not readable as YAML: {_one_line(e)}") from None
-
-
-def difference(old: Any, new: Any, key: str = "") -> list[str]:
-    """Lines `key: old -> new` for every leaf in which two plain values differ."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        lines: list[str] = []
-        for name in [*old, *(n for n in new if n not in old)]:
-            dotted = f"{key}.{name}" if key else str(name)
-            if name not in old:
-                lines.append(f"{dotted}: (absent) -> {new[name]!r}")
-            elif name not in new:
-                lines.append(f"{dotted}: {old[name]!r} -> (absent)")
-            else:
-                lines += difference(old[name], new[name], dotted)
-        return lines
-    return [] if old == new else [f"{key}: {old!r} -> {new!r}"]
 
 
 # --- overrides -----------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ Pure: configuration and the model's numbers in, a Plan out. Touches nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from typing import Protocol
 
 from harness.errors import UsageError
 from harness.records import Arm, EngineSettings, Plan, PlannedCell, Role
@@ -14,13 +15,29 @@ from harness.schema import SENTINEL, CellConfig, Config, candidates_of
 MIB = 2**20
 
 
-@dataclass(frozen=True)
-class ModelNumbers:
-    """What the plan needs to know of the model; None where the file does not say."""
+# What a slot of the engine's cache needs beyond its expert: each of up to three parts is read in
+# whole 4 KiB blocks, with up to one block wasted at either end.
+SLOT_PADDING_BYTES = 3 * 2 * 4096
 
-    expert_bytes: int  # all routed experts
-    n_expert: int
-    n_ctx_train: int | None = None
+
+class ModelNumbers(Protocol):
+    """What the plan needs to know of the model; `harness.models` reads it from the file."""
+
+    @property
+    def n_moe_layer(self) -> int:
+        """Layers with routed experts."""
+
+    @property
+    def n_expert(self) -> int:
+        """Routed experts in each of them."""
+
+    @property
+    def expert_bytes_max(self) -> int:
+        """Bytes of the largest single expert."""
+
+    @property
+    def n_ctx_train(self) -> int | None:
+        """Longest context the model was trained for, None where the file does not say."""
 
 
 def make_plan(config: Config, model: ModelNumbers, cores: int) -> Plan:
@@ -53,9 +70,10 @@ def four_cell(
     )
 
 
-def cache_mib(fraction: float, expert_bytes: int) -> int:
-    """The smallest whole number of MiB that holds `fraction` of the expert bytes."""
-    return -(-round(fraction * expert_bytes) // MIB)
+def cache_mib(fraction: float, model: ModelNumbers) -> int:
+    """The fewest whole MiB that surely hold `fraction` of the model's experts at once."""
+    slots = math.ceil(fraction * model.n_moe_layer * model.n_expert - 1e-9)
+    return -(-slots * (model.expert_bytes_max + SLOT_PADDING_BYTES) // MIB)
 
 
 def _arm(name: str, cell: CellConfig, model: ModelNumbers, cores: int, limit: int | None) -> Arm:
@@ -72,7 +90,7 @@ def _arm(name: str, cell: CellConfig, model: ModelNumbers, cores: int, limit: in
         )
     cache = flags.cache_mb
     if flags.cache_fraction is not None:
-        cache = cache_mib(flags.cache_fraction, model.expert_bytes)
+        cache = cache_mib(flags.cache_fraction, model)
     settings = EngineSettings(
         threads=flags.threads or max(1, cores - 1),
         n_ctx=cell.n_ctx,

@@ -4,7 +4,8 @@
 The prompt is a JSON object: `token_ms` (pause per token), `die_after` (tokens, then exit without a
 summary), `exit`, `complain` (error line), `signal` (sent to itself at the end), `ignore_term`,
 `start` (keys that replace those of the start record), `summary` (the same for the summary),
-`hang` (sleeps for an hour at the end).
+`hang` (sleeps for an hour at the end), `needed_bytes` (answer to `--plan-memory`), `refuse` (error
+line with which `--plan-memory` ends, exit 2).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(flag, type=int)
     for flag in ("--temp", "--dense-weights", "--csv", "--telemetry"):
         parser.add_argument(flag)
-    for flag in ("--moe-stream", "--no-odirect", "--repack", "--no-eog"):
+    for flag in ("--moe-stream", "--no-odirect", "--repack", "--no-eog", "--plan-memory"):
         parser.add_argument(flag, action="store_true")
     return parser.parse_args()
 
@@ -38,6 +39,8 @@ def main() -> int:
     args = arguments()
     with open(args.f, encoding="utf-8") as f:  # noqa: PTH123
         asked = json.load(f)
+    if args.plan_memory:
+        return plan_memory(asked)
     if asked.get("ignore_term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "complain" in asked:
@@ -51,6 +54,15 @@ def main() -> int:
     if "signal" in asked:
         os.kill(os.getpid(), asked["signal"])
     return int(asked.get("exit", 0))
+
+
+def plan_memory(asked) -> int:
+    if "refuse" in asked:
+        print(f"moe-engine: error: {asked['refuse']}", file=sys.stderr)
+        return 2
+    plan = {"type": "memory_plan", "needed_bytes": asked.get("needed_bytes", 50 << 20)}
+    print(json.dumps({**plan, "allowed_bytes": None}))
+    return 0
 
 
 def decode(args, asked, telemetry, rows) -> None:

@@ -1,0 +1,284 @@
+"""The composition root: from a command line's overrides to a measured, judged, recorded campaign.
+
+The only place that knows all parts. It decides the order of things, so that whatever can be refused
+is refused before anything starts: configuration, then where to write, then the model, the engine,
+and the engine's own opinion of every arm. After the first cell nothing that fails loses a record.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import rundir
+from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
+from harness.errors import Interrupted, UsageError
+from harness.plan import make_plan
+from harness.schema import Config, check_config
+
+if TYPE_CHECKING:
+    from harness.build import EngineBuild
+    from harness.models import ModelFile
+    from harness.records import CampaignVerdict, CellRecord, Plan
+    from harness.report.terminal import Terminal
+
+
+# the journal's first event: which command line asked for the campaign
+CREATED = "campaign_created"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Everything a session needs; `directory` exists and holds configuration, plan, environment."""
+
+    directory: Path
+    config: Config
+    data: dict[str, Any]  # the resolved configuration as plain data
+    plan: Plan
+    build: EngineBuild
+    model: ModelFile
+    overrides: tuple[str, ...]  # of the command line that started or resumes it
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Run, or resume, the campaign that the overrides describe; the process's exit code."""
+    from harness.report.terminal import Terminal
+
+    data = compose(overrides)
+    view = Terminal()
+    try:
+        if data["resume"] is not None:
+            campaign = _resume(data, overrides, view)
+        else:
+            campaign = _start(data, overrides, view)
+        if campaign is None:
+            return 0
+        return _carry_out(campaign, view)
+    finally:
+        view.close()
+
+
+# --- before the first cell -----------------------------------------------------------------------
+
+
+def _start(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Campaign | None:
+    """A new campaign, or None when only its plan was asked for."""
+    config = check(data)
+    runs_dir = Path(config.runs_dir)
+    if not config.plan_only:
+        rundir.check_runs_dir(runs_dir)
+    model = _model(config)
+    plan = make_plan(config, model.info, os.cpu_count() or 1)
+    if config.plan_only:
+        view.plan(plan, model.name)
+        view.say("plan only: nothing was run, and the engine was not asked whether it fits")
+        return None
+    build = _engine(config)
+    _ask_engine(build, model, plan)
+    directory = rundir.make_campaign_dir(runs_dir, rundir.new_id(config.name))
+    stored = resolved(data)
+    with rundir.disk_errors(directory):
+        _write_first_files(directory, stored, plan, build, model)
+    view.say(f"campaign {directory}")
+    view.plan(plan, model.name)
+    return Campaign(directory, config, stored, plan, build, model, tuple(overrides))
+
+
+def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Campaign | None:
+    """A campaign as it was stored. Raises UsageError when the command line asks for another one."""
+    directory = rundir.find_campaign(str(data["resume"]), Path(str(data["runs_dir"])))
+    stored = load_yaml(directory / rundir.CONFIG)
+    config = check_config(stored)
+    wanted = resolved(data) if data["cells"] else overridden(stored, overrides)
+    changed = rundir.difference(stored, wanted)
+    if changed:
+        raise UsageError(
+            f"resume={data['resume']}: the configuration differs from the campaign's: "
+            f"{'; '.join(changed)}; leave the change out, or start a new campaign"
+        )
+    plan = _stored_plan(directory)
+    model = _model(config)
+    if data["plan_only"]:
+        view.plan(plan, model.name)
+        return None
+    build = _engine(config)
+    _ask_engine(build, model, plan)
+    view.say(f"campaign {directory}, resumed")
+    return Campaign(directory, config, stored, plan, build, model, tuple(overrides))
+
+
+def _stored_plan(directory: Path) -> Plan:
+    import json
+
+    from harness.records import Plan, from_json
+
+    path = directory / rundir.PLAN
+    try:
+        return from_json(Plan, json.loads(path.read_bytes()), str(path))
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{path}: cannot be read: {e}; start a new campaign") from None
+
+
+def _model(config: Config) -> ModelFile:
+    from harness.models import resolve_model
+    from harness.models.cli import ProgressLine
+
+    progress = ProgressLine()
+    try:
+        return resolve_model(
+            config.model,
+            cache_dir=config.engine.cache_dir,
+            make=not config.plan_only,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+
+
+def _engine(config: Config) -> EngineBuild:
+    from harness.build import ensure_engine
+    from harness.build.cli import ProgressLine
+
+    engine, progress = config.engine, ProgressLine()
+    try:
+        return ensure_engine(
+            binary=_path(engine.binary),
+            launcher=_path(engine.launcher),
+            llama_cpp_dir=_path(engine.llama_cpp_dir),
+            cache_dir=_path(engine.cache_dir),
+            progress=progress,
+        )
+    finally:
+        progress.close()
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _ask_engine(build: EngineBuild, model: ModelFile, plan: Plan) -> None:
+    """Let the engine refuse an arm now rather than after half a campaign."""
+    from harness.device.preflight import check_arm
+
+    for arm in plan.arms.values():
+        check_arm(build.engine, model.path, arm)
+
+
+def _write_first_files(
+    directory: Path, stored: dict[str, Any], plan: Plan, build: EngineBuild, model: ModelFile
+) -> None:
+    from harness.device.environment import describe_environment
+    from harness.journal import write_atomically, write_json
+
+    environment = describe_environment(
+        model_files=model.info.shards,
+        model_sha256=model.sha256,
+        engine_build_id=build.build_id,
+        engine_version=build.version,
+        runs_dir=directory.parent,
+    )
+    write_atomically(directory / rundir.CONFIG, to_yaml(stored).encode())
+    write_json(directory / rundir.ENVIRONMENT, environment)
+    write_json(directory / rundir.PLAN, plan)  # last: with it the campaign can be resumed
+
+
+# --- from the first cell on ----------------------------------------------------------------------
+
+
+def _carry_out(campaign: Campaign, view: Terminal) -> int:
+    """Measure, judge, record, show. What fails after a cell was measured keeps that cell."""
+    directory = campaign.directory
+    again = f"resume with: {rundir.resume_command(directory)}"
+    try:
+        with rundir.disk_errors(directory):
+            records = _measure(campaign, view)
+            verdict = _judge(campaign, records)
+        view.results(records)
+        view.verdict(verdict)
+        _track(campaign, records, verdict, view)
+    except Interrupted as e:
+        raise Interrupted(f"{str(e).partition(';')[0]}; what was measured is kept; {again}") from e
+    except KeyboardInterrupt as e:
+        raise Interrupted(f"interrupted; what was measured is kept; {again}") from e
+    view.say(f"everything measured: {directory}/")
+    return 0 if all(r.status == "ok" for r in records) else 1
+
+
+def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
+    from harness.journal import Journal
+    from harness.session import ModelFiles, StopFlag, run_session
+    from harness.targets.local import LocalTarget
+
+    model, stop = campaign.model, StopFlag()
+    files = ModelFiles(model.path, model.info.shards, model.sha256)
+    with stop.on_signals(), Journal.open(campaign.directory) as journal:
+        if not journal.events:
+            journal.append(CREATED, overrides=campaign.overrides)
+        return run_session(
+            campaign.plan,
+            target=LocalTarget(),
+            build=campaign.build,
+            model=files,
+            journal=journal,
+            on_event=view.event,
+            stop=stop,
+        )
+
+
+def _judge(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict:
+    from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
+    from harness.journal import write_json
+
+    limits = campaign.config.verdict
+    settings = FourCellSettings(
+        sentinel_stable_pct=limits.stable_pct,
+        cpu_temp_tolerance_c=limits.temp_tolerance_c,
+        probe_tolerance_pct=limits.probe_tolerance_pct,
+        repeat_command=first_command(campaign.directory),
+    )
+    walls = token_walls(campaign.directory, records)
+    verdict = four_cell_verdict(campaign.directory.name, records, settings, walls)
+    write_json(campaign.directory / rundir.VERDICT, verdict)
+    return verdict
+
+
+def first_command(directory: Path) -> str:
+    """The command line that started a campaign, as its journal has it."""
+    from harness.journal import read_journal
+
+    created = [e for e in read_journal(directory) if e.event == CREATED]
+    words = created[0].data["overrides"] if created else [f"resume={directory.name}"]
+    return shlex.join(["python", "-m", "harness", *words])
+
+
+def token_walls(directory: Path, records: Sequence[CellRecord]) -> dict[int, list[float]]:
+    """Wall time of every token in milliseconds, by cell index, where `tokens.csv` has them all."""
+    from harness.engines import native
+
+    found = {}
+    for record in records:
+        path = directory / "cells" / f"{record.index:02d}-{record.cell}" / native.TOKENS
+        rows = native.read_tokens(path.read_bytes()) if path.is_file() else []
+        walls = [wall for row in rows if (wall := row.get("wall_ms")) is not None]
+        if walls and len(walls) == len(rows):
+            found[record.index] = walls
+    return found
+
+
+def _track(
+    campaign: Campaign, records: Sequence[CellRecord], verdict: CampaignVerdict, view: Terminal
+) -> None:
+    """Log to MLflow. Whatever goes wrong there costs one line, never the campaign."""
+    tracking = campaign.config.tracking
+    if not tracking.enabled:
+        return
+    from harness.tracking import log_campaign
+
+    try:
+        log_campaign()
+    except Exception as e:
+        view.say(f"warning: not logged to MLflow: {e}")

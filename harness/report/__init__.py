@@ -1,0 +1,1 @@
+"""Sinks for people: terminal. Reads plans, events, records and verdicts; writes to a stream."""

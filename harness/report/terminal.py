@@ -1,0 +1,280 @@
+"""The campaign in the terminal: plan, waits, cells, result table, verdict. Writes to one stream.
+
+A terminal gets a line that is rewritten in place; anything else gets plain lines without control
+characters, few enough to keep in a log. Colour only on a terminal, never with NO_COLOR. Sizes are
+in MiB (2^20 bytes) throughout, like `cache_mb` and `memory.limit_mb`; `-` means not measured.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
+from harness.records import Arm, CampaignVerdict, CandidateVerdict, CellRecord, Plan
+
+MIB = 2**20
+# wide enough that no table wraps in a log file
+PLAIN_WIDTH = 200
+# not a terminal: seconds between lines about one running cell
+PLAIN_PROGRESS_S = 15.0
+
+DRIFT_WORDS = {
+    "stable": "stable: the device was as fast at the end as at the beginning",
+    "drifting": "drifting: the device changed its speed during the campaign",
+    "throttled": "throttled: the device lowered a frequency cap during the campaign",
+    "not_comparable": "not comparable: the baseline cells did not do equal work",
+    "unknown": "unknown: too little was measured to tell",
+}
+OUTCOME_WORDS = {
+    "win": "win",
+    "loss": "loss",
+    "equivalent": "equivalent",
+    "inconclusive": "inconclusive: one cannot tell from this run",
+    "contaminated": "contaminated: the timing cannot be attributed to the change",
+    "confounded": "confounded: the cells differ in something that was not asked for",
+    "provisional_win": "provisional win",
+    "provisional_loss": "provisional loss",
+    "unreadable": "unreadable: no baseline cell can be compared with it",
+}
+GOOD, BAD, UNSURE = "green", "red", "yellow"
+STYLES = {
+    "stable": GOOD,
+    "win": GOOD,
+    "provisional_win": GOOD,
+    "equivalent": GOOD,
+    "loss": BAD,
+    "provisional_loss": BAD,
+    "ok": GOOD,
+    "failed": BAD,
+    "killed": BAD,
+    "refused": BAD,
+}
+
+
+class Terminal:
+    """Shows one campaign. `close` leaves the cursor on a fresh line, whatever happened."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        """`out`: where to write, standard output by default."""
+        stream = sys.stdout if out is None else out
+        self.rewrites = stream.isatty()
+        self._console = Console(
+            file=stream,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=not self.rewrites,
+            width=None if self.rewrites else PLAIN_WIDTH,
+            force_terminal=None if self.rewrites else False,
+            no_color=None if self.rewrites else True,
+        )
+        self._live: Live | None = None
+        self._said_s = 0.0
+        self._waiting_for: int | None = None
+
+    # --- lines ---
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line that stays."""
+        self.close()
+        self._console.print(Text(text, style))
+
+    def close(self) -> None:
+        """Remove the line that is being rewritten."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _print_table(self, table: Table) -> None:
+        self.close()
+        if self.rewrites:
+            self._console.print(table)
+            return
+        with self._console.capture() as captured:
+            self._console.print(table)
+        for line in captured.get().splitlines():  # rich fills the last column with blanks
+            self._console.print(Text(line.rstrip()))
+
+    def _rewrite(self, text: str) -> None:
+        line = Text(text, no_wrap=True, overflow="ellipsis")
+        if self._live is None:
+            self._live = Live(
+                line,
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(line, refresh=True)
+
+    # --- the plan ---
+
+    def plan(self, plan: Plan, model_name: str) -> None:
+        """Cells, order, waits, and the time they are expected to take as far as it is known."""
+        table = _table(
+            "cell", "arm", "role", "wait s", "cache MiB", "io", "threads", "tokens", "limit MiB"
+        )
+        for cell in plan.cells:
+            arm = plan.arms[cell.arm]
+            table.add_row(
+                f"{cell.index} {cell.name}",
+                cell.arm,
+                cell.role,
+                f"{cell.wait_s:g}",
+                _cache(arm),
+                _number(arm.engine.io_threads),
+                str(arm.engine.threads),
+                str(arm.n_predict),
+                _mib(arm.data_limit_bytes),
+            )
+        self._print_table(table)
+        waits = sum(cell.wait_s for cell in plan.cells)
+        limits = sum(plan.arms[cell.arm].time_limit_s for cell in plan.cells)
+        self.say(
+            f"model {model_name}; time expected: {_duration(waits)} of waits, cells unknown "
+            f"(at most {_duration(limits)} by their time limits)"
+        )
+
+    # --- while it runs ---
+
+    def event(self, event: SessionEvent) -> None:
+        """Show what the session tells."""
+        if isinstance(event, Waiting):
+            self._wait(event)
+        elif isinstance(event, CellStarted):
+            self._started(event)
+        elif isinstance(event, CellProgress):
+            self._progress(event)
+        else:
+            self._finished(event)
+
+    def _wait(self, event: Waiting) -> None:
+        text = f"{_place(event)}: waiting {{}} s ({event.reason})"
+        if self.rewrites:
+            self._rewrite(text.format(round(event.seconds_left)))
+        elif self._waiting_for != event.cell.index:
+            self.say(text.format(round(event.seconds_left)))
+        self._waiting_for = event.cell.index
+
+    def _started(self, event: CellStarted) -> None:
+        self._said_s = time.monotonic()
+        if self.rewrites:
+            self._rewrite(f"{_place(event)}: running")
+        else:
+            self.say(f"{_place(event)}: running")
+
+    def _progress(self, event: CellProgress) -> None:
+        speed = "" if event.tok_s is None else f", {event.tok_s:.1f} tok/s"
+        text = f"{_place(event)}: token {event.tokens} of {event.n_predict}{speed}"
+        now = time.monotonic()
+        if self.rewrites:
+            self._rewrite(text)
+        elif now - self._said_s >= PLAIN_PROGRESS_S:
+            self._said_s = now
+            self.say(text)
+
+    def _finished(self, event: CellFinished) -> None:
+        record = event.record
+        if record.status == "ok":
+            words = f"{_number(record.metrics.tok_s, 2)} tok/s, {record.counters.tokens} tokens"
+        else:
+            words = f"{record.status}: {record.status_detail or 'no reason given'}"
+        self.say(f"{_place(event)}: {words}", "" if record.status == "ok" else BAD)
+
+    # --- the result ---
+
+    def results(self, records: Iterable[CellRecord]) -> None:
+        """One row for each cell that was measured."""
+        table = _table("cell", "arm", "tok/s", "hit rate", "MiB/token", "anon peak MiB", "status")
+        for record in records:
+            m = record.metrics
+            table.add_row(
+                f"{record.index} {record.cell}",
+                record.arm,
+                _number(m.tok_s, 2),
+                "-" if m.hit_rate is None else f"{m.hit_rate:.1%}",
+                "-" if m.bytes_per_token is None else f"{m.bytes_per_token / MIB:.2f}",
+                "-" if m.anon_peak_bytes is None else f"{m.anon_peak_bytes / MIB:.1f}",
+                Text(record.status, STYLES.get(record.status, "")),
+            )
+        self.say("")
+        self._print_table(table)
+
+    def verdict(self, verdict: CampaignVerdict) -> None:
+        """The drift verdict and every candidate's, with reasons; what all share is said once."""
+        self.say("")
+        drift = verdict.drift
+        self.say(f"drift: {DRIFT_WORDS[drift.verdict]}", _style(drift.verdict))
+        self._reasons(drift.reasons)
+        shared = _shared(verdict.verdicts)
+        for v in verdict.verdicts:
+            effect = "" if v.effect_pct is None else f", {v.effect_pct:+.1f} % tok/s"
+            interval = "" if v.ci_pct is None else f" ({v.ci_pct[0]:+.1f} to {v.ci_pct[1]:+.1f} %)"
+            words = f"{v.candidate} against {v.baseline}: {OUTCOME_WORDS[v.outcome]}"
+            self.say(f"{words}{effect}{interval}", _style(v.outcome))
+            self._reasons(r for r in v.reasons if r not in shared)
+        if shared:
+            self.say("for all candidates:")
+            self._reasons(shared)
+
+    def _reasons(self, reasons: Iterable[str]) -> None:
+        for reason in reasons:
+            self._console.print(Text(f"  - {reason}"))
+
+
+def _shared(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
+    """The reasons that every one of several candidates has."""
+    if len(verdicts) < 2:
+        return ()
+    rest = [set(v.reasons) for v in verdicts[1:]]
+    return tuple(r for r in verdicts[0].reasons if all(r in other for other in rest))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        left = column in ("cell", "arm", "role", "status")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    return table
+
+
+def _place(event: SessionEvent) -> str:
+    return f"cell {event.cell.index + 1} of {event.total} {event.cell.name}"
+
+
+def _style(verdict: str) -> str:
+    return f"bold {STYLES.get(verdict, UNSURE)}"
+
+
+def _cache(arm: Arm) -> str:
+    return _number(arm.engine.cache_mb) if arm.engine.moe_stream else "mmap"
+
+
+def _mib(size: int | None) -> str:
+    return "-" if size is None else f"{size / MIB:g}"
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _duration(seconds: float) -> str:
+    """`45 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:g} s"
+    big, small, names = (
+        (*divmod(whole, 60), ("min", "s"))
+        if whole < 3600
+        else (*divmod(whole // 60, 60), ("h", "min"))
+    )
+    return f"{big} {names[0]}" + (f" {small} {names[1]}" if small else "")

@@ -1,0 +1,119 @@
+"""Where campaigns lie on disk: ids, finding one again, refusing another configuration on resume.
+
+Touches `runs_dir` and the campaign's directory; the journal and the records are `journal.py`'s.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.errors import DeviceError, HarnessError, UsageError
+from harness.schema import nearest
+
+CONFIG, PLAN, ENVIRONMENT, VERDICT = "config.yaml", "plan.json", "environment.json", "verdict.json"
+DEFAULT_RUNS_DIR = "runs"
+
+# may differ between the first command line and the one that resumes
+FREE_ON_RESUME = ("resume", "runs_dir", "plan_only")
+
+# a campaign of four short cells takes about this; below it the run could not even begin to record
+MIN_FREE_BYTES = 256 * 1024
+
+# conditions of the disk that are the user's to change, not faults of the program
+DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def new_id(name: str, now: datetime | None = None) -> str:
+    """`20261129T200533Z-matched_pair-3fa9`: sorts by time, unlike any other."""
+    moment = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    return f"{moment}-{name}-{secrets.token_hex(2)}"
+
+
+def check_runs_dir(runs_dir: Path) -> None:
+    """Refuse a place where no campaign can be written, before minutes go into a build."""
+    nearest_parent = next(p for p in (runs_dir, *runs_dir.absolute().parents) if p.exists())
+    if not nearest_parent.is_dir():
+        raise UsageError(f"runs_dir: {nearest_parent} is not a directory; choose another runs_dir")
+    if not os.access(nearest_parent, os.W_OK | os.X_OK):
+        raise UsageError(f"runs_dir: {nearest_parent} cannot be written; choose another runs_dir")
+    space = os.statvfs(nearest_parent)
+    free = space.f_bavail * space.f_frsize
+    if free < MIN_FREE_BYTES:
+        raise UsageError(
+            f"runs_dir: no space left on the disk of {nearest_parent} ({free} bytes free); "
+            "make room or choose another runs_dir"
+        )
+
+
+def make_campaign_dir(runs_dir: Path, campaign_id: str) -> Path:
+    """The campaign's new directory. Raises UsageError when it cannot be made."""
+    path = runs_dir / campaign_id
+    try:
+        path.mkdir(parents=True)
+    except OSError as e:
+        raise UsageError(f"runs_dir: cannot create {path}: {e.strerror}") from None
+    return path
+
+
+def find_campaign(resume: str, runs_dir: Path) -> Path:
+    """The directory that `resume=` names: itself, or the id of a campaign in `runs_dir`."""
+    for path in (Path(resume), runs_dir / resume):
+        if (path / CONFIG).is_file() and (path / PLAN).is_file():
+            return path
+    known = [p.parent.name for p in runs_dir.glob(f"*/{PLAN}")]
+    raise UsageError(
+        f"resume={resume}: no campaign there, nor in {runs_dir}/"
+        f"{nearest(resume, known[-20:], 'campaigns')}"
+    )
+
+
+def resume_command(campaign_dir: Path) -> str:
+    """The command that goes on with a campaign."""
+    runs_dir = campaign_dir.parent
+    words = [f"resume={campaign_dir.name}"]
+    if runs_dir != Path(DEFAULT_RUNS_DIR):
+        words.append(f"runs_dir={runs_dir}")
+    return shlex.join(["python", "-m", "harness", *words])
+
+
+def difference(old: Any, new: Any, key: str = "") -> list[str]:
+    """`key: old -> new` for every leaf in which two plain values differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        lines: list[str] = []
+        for name in [*old, *(n for n in new if n not in old)]:
+            dotted = f"{key}.{name}" if key else str(name)
+            if not key and name in FREE_ON_RESUME:
+                continue
+            if name not in old:
+                lines.append(f"{dotted}: (absent) -> {new[name]}")
+            elif name not in new:
+                lines.append(f"{dotted}: {old[name]} -> (absent)")
+            else:
+                lines += difference(old[name], new[name], dotted)
+        return lines
+    return [] if old == new else [f"{key}: {old} -> {new}"]
+
+
+@contextmanager
+def disk_errors(campaign_dir: Path) -> Iterator[None]:
+    """A full or unwritable disk becomes one DeviceError line that says how to go on."""
+    hint = f"what was measured is kept; make room, then {resume_command(campaign_dir)}"
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in DISK_ERRNOS:
+            raise
+        raise DeviceError(f"{e.filename or campaign_dir}: {e.strerror}; {hint}") from e
+    except HarnessError as e:
+        cause = e.__cause__
+        if isinstance(cause, OSError) and cause.errno in DISK_ERRNOS:
+            raise DeviceError(f"{e}; {hint}") from e
+        raise
