@@ -44,9 +44,9 @@ void compute_once() {
 
 struct Timings {
     std::vector<double> ms;
+    std::vector<double> cpu_ms;
 
-    double median() const {
-        std::vector<double> sorted = ms;
+    static double median(std::vector<double> sorted) {
         std::sort(sorted.begin(), sorted.end());
         const size_t middle = sorted.size() / 2;
         return sorted.size() % 2 != 0 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
@@ -64,9 +64,11 @@ bool repeat(double seconds, const Stop & stop, Timings & timings, Prepare prepar
         }
         prepare();
         const int64_t begun = monotonic_ns();
+        const int64_t cpu_begun = process_cpu_ns();
         if (!work()) {
             return false;
         }
+        timings.cpu_ms.push_back(static_cast<double>(process_cpu_ns() - cpu_begun) / 1e6);
         timings.ms.push_back(static_cast<double>(monotonic_ns() - begun) / 1e6);
     } while (monotonic_ns() < deadline);
     return true;
@@ -150,7 +152,7 @@ bool probe_reads(double seconds, const std::string & file, const Stop & stop, Pr
     if (!repeat(seconds, stop, timings, forget_cache, read_all)) {
         return !stop();  // else a read failed: no figure
     }
-    result.read_ms = timings.median();
+    result.read_ms = Timings::median(timings.ms);
     result.read_min_ms = timings.least();
     result.read_reps = static_cast<int64_t>(timings.ms.size());
     result.read_bytes = static_cast<int64_t>(read_bytes_each) * reads_per_rep;
@@ -172,7 +174,8 @@ std::optional<ProbeResult> run_probe(double seconds, const std::string & file, c
     if (!repeat(part_s, stop, timings, [] {}, compute)) {
         return std::nullopt;
     }
-    result.compute_ms = timings.median();
+    result.compute_ms = Timings::median(timings.ms);
+    result.compute_cpu_ms = Timings::median(timings.cpu_ms);
     result.compute_min_ms = timings.least();
     result.compute_reps = static_cast<int64_t>(timings.ms.size());
     if (!file.empty() && !probe_reads(part_s, file, stop, result)) {
@@ -183,8 +186,8 @@ std::optional<ProbeResult> run_probe(double seconds, const std::string & file, c
 }
 
 void write_json(JsonWriter & json, const ProbeResult & probe) {
-    json.begin_object().field("compute_ms", probe.compute_ms).field("compute_min_ms", probe.compute_min_ms);
-    json.field("compute_reps", probe.compute_reps);
+    json.begin_object().field("compute_ms", probe.compute_ms).field("compute_cpu_ms", probe.compute_cpu_ms);
+    json.field("compute_min_ms", probe.compute_min_ms).field("compute_reps", probe.compute_reps);
     json.field("read_ms", probe.read_ms).field("read_min_ms", probe.read_min_ms).field("read_reps", probe.read_reps);
     json.field("read_bytes", probe.read_bytes).field("read_direct", probe.read_direct);
     json.field("wall_s", probe.wall_s).end_object();

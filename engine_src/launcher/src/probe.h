@@ -13,6 +13,7 @@ class JsonWriter;
 
 struct ProbeResult {
     std::optional<double> compute_ms;      // median over the repetitions
+    std::optional<double> compute_cpu_ms;  // the same in CPU time: blind to neighbours that take the core away
     std::optional<double> compute_min_ms;  // the least disturbed repetition
     int64_t compute_reps = 0;
     std::optional<double> read_ms;         // median time of the whole set of reads
