@@ -1,0 +1,39 @@
+#include "aligned_memory.h"
+
+#include "error.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace moe {
+
+AlignedMemory::AlignedMemory(size_t bytes) : size_(bytes) {
+    if (bytes == 0) {
+        return;
+    }
+    void * p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        throw Error(ExitCode::memory, "cannot reserve " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+    }
+    data_ = static_cast<std::byte *>(p);
+}
+
+AlignedMemory::~AlignedMemory() {
+    if (data_ != nullptr) {
+        munmap(data_, size_);
+    }
+}
+
+AlignedMemory::AlignedMemory(AlignedMemory && other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+AlignedMemory & AlignedMemory::operator=(AlignedMemory && other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+}  // namespace moe

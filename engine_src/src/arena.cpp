@@ -1,0 +1,68 @@
+#include "arena.h"
+
+namespace moe {
+
+Arena::Arena(uint32_t n_slots, uint32_t n_keys) : slots_(n_slots), slot_of_key_(n_keys, kNone) {
+    // Taken from the back: low slots first, so that a part-filled arena touches as little memory as possible.
+    for (uint32_t slot = n_slots; slot-- > 0;) {
+        free_.push_back(slot);
+    }
+}
+
+void Arena::touch(uint32_t slot) {
+    unlink(slot);
+    link_newest(slot);
+}
+
+uint32_t Arena::acquire(uint32_t key) {
+    if (free_.empty()) {
+        uint32_t victim = oldest_;
+        while (victim != kNone && slots_[victim].pinned) {
+            victim = slots_[victim].newer;
+        }
+        if (victim == kNone) {
+            return kNone;
+        }
+        evict(victim);
+    }
+    const uint32_t slot = free_.back();
+    free_.pop_back();
+    slots_[slot].key = key;
+    slot_of_key_[key] = slot;
+    link_newest(slot);
+    ++n_resident_;
+    return slot;
+}
+
+void Arena::evict(uint32_t slot) {
+    discard(slot);
+    ++evictions_;
+}
+
+void Arena::discard(uint32_t slot) {
+    unlink(slot);
+    slot_of_key_[slots_[slot].key] = kNone;
+    slots_[slot] = Slot{};
+    free_.push_back(slot);
+    --n_resident_;
+}
+
+void Arena::link_newest(uint32_t slot) {
+    slots_[slot].older = newest_;
+    slots_[slot].newer = kNone;
+    if (newest_ != kNone) {
+        slots_[newest_].newer = slot;
+    } else {
+        oldest_ = slot;
+    }
+    newest_ = slot;
+}
+
+void Arena::unlink(uint32_t slot) {
+    const uint32_t older = slots_[slot].older;
+    const uint32_t newer = slots_[slot].newer;
+    (older != kNone ? slots_[older].newer : oldest_) = newer;
+    (newer != kNone ? slots_[newer].older : newest_) = older;
+}
+
+}  // namespace moe
