@@ -5,10 +5,13 @@
 // create contexts -> decode. The Pager must outlive the model and every context.
 #pragma once
 
+#include "error.h"
+
 #include "llama.h"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 struct ggml_threadpool;
@@ -23,6 +26,7 @@ struct PagerOptions {
     int io_threads = 4;
     bool direct_io = true;  // a request: what came of it stands in PagerInfo
     DensePolicy dense = DensePolicy::mmap;
+    uint32_t expert_used = 0;  // top-k when it is overridden; 0: the model's own. Sizes the smallest arena.
 };
 
 // Fixed when the model is open.
@@ -73,6 +77,10 @@ public:
 
     virtual PagerInfo info() const = 0;
     virtual PagerCounters counters() const = 0;
+
+    // Why the last llama_decode failed, when the reason lies here: a decode whose experts could not be read returns an
+    // error and no logits. Nothing after a decode that succeeded.
+    virtual std::optional<Error> last_error() const = 0;
 };
 
 }  // namespace moe

@@ -1,0 +1,75 @@
+// One MUL_MAT_ID node computed by the CPU backend over experts that lie in slots instead of in the model's tensor.
+//
+// The node's weight is replaced by a tensor whose "experts" are the slots, and the routed ids by slot numbers.
+// Kernel, arithmetic and the order of an expert's rows stay what they are in a plain run, hence the same bits.
+#pragma once
+
+#include "ggml-backend.h"
+#include "ggml.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace moe {
+
+// The routed ids of a batch, in both directions. A pair is one (token, k-th choice): token * n_used + k.
+struct Routing {
+    int64_t n_used = 0;
+    int64_t n_tokens = 0;
+    std::vector<int32_t> ids;            // expert of each pair
+    std::vector<uint32_t> experts;       // those routed to, ascending
+    std::vector<uint32_t> first_pair;    // per expert (n_expert + 1): start of its range in `pairs`
+    std::vector<int32_t> pairs;          // grouped by expert, ascending within
+
+    size_t n_pairs() const { return ids.size(); }
+    size_t n_pairs(uint32_t expert) const { return first_pair[expert + 1] - first_pair[expert]; }
+
+    // From an ids tensor, which may be a strided view. Throws Error(other) for an id out of range.
+    static Routing from_ids(const ggml_tensor * ids, uint32_t n_expert);
+
+    bool equals(const ggml_tensor * other_ids) const;
+};
+
+struct ExpertSlot {
+    uint32_t expert = 0;
+    uint32_t slot = 0;
+};
+
+class ExpertMatmul {
+public:
+    ExpertMatmul();
+
+    // Computes the rows of `node` that are routed to the experts of `where`. `weights` is the address of the
+    // node's matrix in slot 0. Throws Error(other) when the backend fails.
+    void run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, std::byte * weights,
+             uint64_t slot_stride, ggml_backend_t cpu);
+
+private:
+    struct Range {
+        const ExpertSlot * begin = nullptr;
+        const ExpertSlot * end = nullptr;
+        size_t n_pairs = 0;
+        uint32_t span() const { return (end - 1)->slot - begin->slot + 1; }
+    };
+
+    void run_whole(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
+                   uint64_t slot_stride, ggml_backend_t cpu);
+    void run_gathered(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
+                      uint64_t slot_stride, ggml_backend_t cpu);
+    void compute(const ggml_tensor * node, const Range & range, std::byte * weights, uint64_t slot_stride,
+                 ggml_tensor * input, ggml_tensor * ids, std::byte * output, size_t output_nb1, size_t output_nb2,
+                 ggml_backend_t cpu);
+    ggml_tensor * leaf(ggml_type type, const int64_t (&ne)[3], const size_t (&nb)[2], void * data);
+
+    struct ContextDeleter {
+        void operator()(ggml_context * ctx) const { ggml_free(ctx); }
+    };
+    std::unique_ptr<ggml_context, ContextDeleter> ctx_;
+    std::vector<int32_t> slot_ids_;
+    std::vector<float> gathered_in_;
+    std::vector<float> gathered_out_;
+};
+
+}  // namespace moe
