@@ -199,7 +199,7 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
             verdict = _judge(campaign, records)
         view.results(records)
         view.verdict(verdict)
-        _track(campaign, records, verdict, view)
+        _track(campaign, view)
     except Interrupted as e:
         raise Interrupted(f"{str(e).partition(';')[0]}; what was measured is kept; {again}") from e
     except KeyboardInterrupt as e:
@@ -269,9 +269,7 @@ def token_walls(directory: Path, records: Sequence[CellRecord]) -> dict[int, lis
     return found
 
 
-def _track(
-    campaign: Campaign, records: Sequence[CellRecord], verdict: CampaignVerdict, view: Terminal
-) -> None:
+def _track(campaign: Campaign, view: Terminal) -> None:
     """Log to MLflow. Whatever goes wrong there costs one line, never the campaign."""
     tracking = campaign.config.tracking
     if not tracking.enabled:
@@ -279,6 +277,15 @@ def _track(
     from harness.tracking import log_campaign
 
     try:
-        log_campaign()
-    except Exception as e:
-        view.say(f"warning: not logged to MLflow: {e}")
+        log_campaign(
+            campaign.directory,
+            uri=tracking.uri,
+            runs_dir=campaign.directory.parent,
+            experiment=campaign.config.name,
+        )
+    except Exception as e:  # the campaign is on disk; whatever a store does must not undo that
+        view.say(f"warning: not logged to MLflow: {_first_line(e)}", "yellow")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

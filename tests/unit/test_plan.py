@@ -1,0 +1,116 @@
+"""Designs: the order of cells, the roles, the settings of arms."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from harness.configure import check, compose
+from harness.errors import UsageError
+from harness.plan import MIB, SLOT_PADDING_BYTES, cache_mib, four_cell, make_plan
+from harness.records import Plan, from_json, to_json
+
+
+@dataclass(frozen=True)
+class Numbers:
+    n_moe_layer: int = 8
+    n_expert: int = 32
+    expert_bytes_max: int = 3 * MIB - SLOT_PADDING_BYTES
+    n_ctx_train: int | None = 512
+
+
+def planned(*overrides: str, model: Numbers | None = None, cores: int = 4) -> Plan:
+    config = check(compose(["+experiment=matched_pair", *overrides]))
+    return make_plan(config, model or Numbers(), cores)
+
+
+def test_the_baseline_opens_and_closes() -> None:
+    plan = planned()
+    assert [(c.index, c.name, c.arm, c.role, c.wait_s) for c in plan.cells] == [
+        (0, "baseline", "baseline", "baseline", 0),
+        (1, "cache_half", "cache_half", "candidate", 30),
+        (2, "cache_off", "cache_off", "candidate", 30),
+        (3, "sentinel", "baseline", "sentinel", 30),
+    ]
+    assert list(plan.arms) == ["baseline", "cache_half", "cache_off"]
+    assert (plan.design, plan.baseline) == ("four_cell", "baseline")
+    assert plan.candidates == ("cache_half", "cache_off")
+
+
+def test_the_order_of_candidates_is_as_asked() -> None:
+    plan = planned("design.candidates=[cache_off,cache_half]")
+    assert [c.name for c in plan.cells] == ["baseline", "cache_off", "cache_half", "sentinel"]
+
+
+def test_the_first_cell_never_waits() -> None:
+    assert [c.wait_s for c in four_cell("b", ("c",), 5.0)] == [0, 5, 5]
+
+
+def test_arms_differ_in_what_was_asked_and_in_nothing_else() -> None:
+    arms = planned().arms
+    base, half, off = (to_json(arms[n]) for n in ("baseline", "cache_half", "cache_off"))
+    for other in (half, off):
+        assert {k for k in base if base[k] != other[k]} == {"name", "engine"}
+        assert {k for k in base["engine"] if base["engine"][k] != other["engine"][k]} == {
+            "cache_mb"
+        }
+
+
+def test_a_fraction_is_of_experts_and_rounded_up_to_whole_mib() -> None:
+    arms = planned().arms
+    assert arms["baseline"].engine.cache_mb == 8 * 32 * 3
+    assert arms["cache_half"].engine.cache_mb == 8 * 32 * 3 / 2
+    assert arms["cache_off"].engine.cache_mb == 0
+    assert cache_mib(0.0, Numbers()) == 0
+    assert cache_mib(1 / 256, Numbers()) == 3
+    assert cache_mib(1 / 255, Numbers()) == 6
+    assert cache_mib(0.1, Numbers(n_moe_layer=1, n_expert=10)) == 3
+
+
+def test_a_cache_of_everything_has_a_slot_for_every_expert() -> None:
+    """However the parts of an expert lie across 4 KiB blocks."""
+    for size in (1, 4095, 110_592, 5 * MIB + 7):
+        model = Numbers(expert_bytes_max=size)
+        slot = size + SLOT_PADDING_BYTES
+        assert cache_mib(1.0, model) * MIB // slot >= 8 * 32
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 7)])
+def test_one_core_is_left_free(cores: int, threads: int) -> None:
+    assert {a.engine.threads for a in planned(cores=cores).arms.values()} == {threads}
+
+
+def test_threads_are_as_asked() -> None:
+    assert planned("cell.engine.threads=3").arms["baseline"].engine.threads == 3
+
+
+def test_the_limit_is_in_bytes_for_every_arm() -> None:
+    plan = planned("memory=cap", "memory.limit_mb=24")
+    assert {a.data_limit_bytes for a in plan.arms.values()} == {25165824}
+    assert {a.data_limit_bytes for a in planned().arms.values()} == {None}
+
+
+def test_plain_cells_pass_no_streaming_flags() -> None:
+    engine = planned("cells.plain=plain").arms["plain"].engine
+    assert not engine.moe_stream
+    assert (engine.cache_mb, engine.io_threads, engine.direct_io) == (None, None, None)
+    assert engine.dense_weights is None
+
+
+def test_more_experts_than_there_are_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"expert_used: 33.*32 experts"):
+        planned("cells.cache_off.engine.expert_used=33")
+    assert planned("cell.engine.expert_used=32").arms["baseline"].engine.expert_used == 32
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"n_ctx: 1024.*512"):
+        planned("cell.n_ctx=1024")
+    assert planned("cell.n_ctx=1024", model=Numbers(n_ctx_train=None))
+
+
+def test_a_plan_survives_its_file() -> None:
+    plan = planned("schedule.spacing_s=2")
+    assert from_json(Plan, json.loads(json.dumps(to_json(plan)))) == plan
