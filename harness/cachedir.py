@@ -130,6 +130,7 @@ def write_json(path: Path, value: Any) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as f:
+            os.fchmod(handle, 0o644)
             json.dump(value, f, indent=1)
             f.write("\n")
             f.flush()

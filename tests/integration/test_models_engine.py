@@ -37,8 +37,8 @@ def run(engine: Path, model: Path, folder: Path, *flags: str) -> dict[str, dict[
         *(str(engine), "-m", str(model), "-p", PROMPT, "-n", "8", "-c", "128", "-b", "16"),
         *("-t", "1", "--no-eog", "--logits-digest", "--telemetry", str(telemetry), *flags),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:].decode(errors="replace")
     records = [json.loads(line) for line in telemetry.read_text().splitlines()]
     return {r["type"]: r for r in records}
 
