@@ -1,0 +1,224 @@
+// The command line, rule by rule: what is accepted with which meaning, and what is refused with which words.
+#include "error.h"
+#include "options.h"
+
+#include "check.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using moe::DenseWeights;
+using moe::Options;
+using Args = std::vector<std::string>;
+
+const Args basic = {"-m", "model.gguf", "-p", "hello"};
+
+Args with(Args more) {
+    Args args = basic;
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+}
+
+struct Accepted {
+    Args args;
+    std::function<bool(const Options &)> meaning;
+};
+
+void accepted() {
+    const std::vector<Accepted> table = {
+        {basic,
+         [](const Options & o) {
+             return o.model == "model.gguf" && o.prompt == "hello" && !o.prompt_file && o.n_predict == 128 &&
+                    o.n_ctx == 1024 && o.n_batch == 128 && !o.moe_stream && o.cache_mb == 0 && o.io_threads == 4 &&
+                    o.direct_io && o.dense_weights == DenseWeights::mmap && !o.repack && !o.expert_used &&
+                    o.stop_at_eog && !o.logits_digest && !o.csv && !o.telemetry && !o.plan_memory && !o.progress;
+         }},
+        {{"--model", "m", "--file", "f"}, [](const Options & o) { return o.prompt_file == "f" && !o.prompt; }},
+        {{"-m", "m", "-f", "-"}, [](const Options & o) { return o.prompt_file == "-"; }},
+        {{"--model=m", "--prompt=-n"}, [](const Options & o) { return o.model == "m" && o.prompt == "-n"; }},
+        {{"-m", "m", "-p", "a=b"}, [](const Options & o) { return o.prompt == "a=b"; }},
+        {{"-m", "m", "-p", "-7 degrees"}, [](const Options & o) { return o.prompt == "-7 degrees"; }},
+        {with({"-n", "1"}), [](const Options & o) { return o.n_predict == 1; }},
+        {with({"--predict", "1023"}), [](const Options & o) { return o.n_predict == 1023; }},
+        {with({"-c", "2147483647"}), [](const Options & o) { return o.n_ctx == 2147483647u; }},
+        {with({"--ctx-size", "129"}), [](const Options & o) { return o.n_ctx == 129; }},
+        {with({"-b", "1"}), [](const Options & o) { return o.n_batch == 1; }},
+        {with({"--batch-size", "4096"}), [](const Options & o) { return o.n_batch == 4096; }},
+        {with({"-t", "1024"}), [](const Options & o) { return o.threads == 1024; }},
+        {with({"--threads", "1"}), [](const Options & o) { return o.threads == 1; }},
+        {with({"--temp", "0"}), [](const Options &) { return true; }},
+        {with({"--temp", "0.0"}), [](const Options &) { return true; }},
+        {with({"--seed", "0"}), [](const Options &) { return true; }},
+        {with({"--moe-stream"}), [](const Options & o) { return o.moe_stream; }},
+        {with({"--moe-stream", "--cache-mb", "0"}), [](const Options & o) { return o.cache_mb == 0; }},
+        {with({"--cache-mb", "4096", "--moe-stream"}), [](const Options & o) { return o.cache_mb == 4096; }},
+        {with({"--moe-stream", "--io-threads", "16"}), [](const Options & o) { return o.io_threads == 16; }},
+        {with({"--moe-stream", "--no-odirect"}), [](const Options & o) { return !o.direct_io; }},
+        {with({"--moe-stream", "--dense-weights", "anon"}),
+         [](const Options & o) { return o.dense_weights == DenseWeights::anon; }},
+        {with({"--dense-weights", "mmap"}), [](const Options & o) { return o.dense_weights == DenseWeights::mmap; }},
+        {with({"--repack"}), [](const Options & o) { return o.repack; }},
+        {with({"--expert-used", "3"}), [](const Options & o) { return o.expert_used == 3; }},
+        {with({"--n-expert-used", "3"}), [](const Options & o) { return o.expert_used == 3; }},
+        {with({"--no-eog"}), [](const Options & o) { return !o.stop_at_eog; }},
+        {with({"--logits-digest"}), [](const Options & o) { return o.logits_digest; }},
+        {with({"--csv", "a", "--telemetry", "b"}),
+         [](const Options & o) { return o.csv == "a" && o.telemetry == "b"; }},
+        {with({"--progress"}), [](const Options & o) { return o.progress; }},
+        {{"-m", "m", "--plan-memory"}, [](const Options & o) { return o.plan_memory && !o.prompt; }},
+        {{"-m", "m", "--plan-memory", "-c", "16"}, [](const Options & o) { return o.n_ctx == 16; }},
+        {with({"--plan-memory", "-n", "5", "-t", "3"}),
+         [](const Options & o) { return o.plan_memory && o.prompt == "hello" && o.n_predict == 5; }},
+        {{"--version"}, [](const Options & o) { return o.version; }},
+        {{"--help"}, [](const Options & o) { return o.help; }},
+        {with({"-h"}), [](const Options & o) { return o.help; }},
+    };
+    for (const Accepted & row : table) {
+        bool ok = false;
+        try {
+            ok = row.meaning(moe::parse_options(row.args, 4));
+        } catch (const moe::Error & error) {
+            std::fprintf(stderr, "refused: %s\n", error.what());
+        }
+        if (!ok) {
+            std::fprintf(stderr, "  for:");
+            for (const std::string & arg : row.args) {
+                std::fprintf(stderr, " %s", arg.c_str());
+            }
+            std::fprintf(stderr, "\n");
+        }
+        CHECK(ok);
+    }
+}
+
+struct Refused {
+    Args args;
+    const char * words;  // in the message
+};
+
+void refused() {
+    const std::vector<Refused> table = {
+        {{}, "--model FILE is required"},
+        {{"-p", "x"}, "--model FILE is required"},
+        {{"-m", "m"}, "a prompt is required"},
+        {{"-m", "m", "-p", "x", "-f", "y"}, "exclude each other"},
+        {{"-m", "m", "-p", ""}, "--prompt: the text is empty"},
+        {{"-m", "", "-p", "x"}, "--model: the file name is empty"},
+        {{"-m", "m", "-f", ""}, "--file: the file name is empty"},
+        {with({"--frobnicate"}), "unknown flag '--frobnicate'"},
+        {with({"-x"}), "unknown flag '-x'"},
+        {with({"--verbose=1"}), "unknown flag '--verbose'"},
+        {with({"stray"}), "unexpected argument 'stray'"},
+        {with({"-"}), "unexpected argument '-'"},
+        {with({""}), "unexpected argument ''"},
+        // given twice, also under another name
+        {with({"-n", "5", "-n", "5"}), "--predict is given twice"},
+        {with({"-n", "5", "--predict", "6"}), "--predict is given twice"},
+        {with({"-m", "other"}), "--model is given twice"},
+        {with({"--expert-used", "1", "--n-expert-used", "1"}), "--expert-used is given twice"},
+        {with({"--moe-stream", "--moe-stream"}), "--moe-stream is given twice"},
+        // values
+        {with({"-n"}), "--predict needs a value"},
+        {with({"-n", "-t", "1"}), "--predict needs a value"},
+        {{"-m", "-p", "x"}, "--model needs a value"},
+        {{"-m", "m", "-p"}, "--prompt needs a value"},
+        {with({"--moe-stream=yes"}), "--moe-stream takes no value"},
+        {with({"-n", "0"}), "out of range"},
+        {with({"-n", "-1"}), "out of range"},
+        {with({"-n", "2147483648"}), "out of range"},
+        {with({"-n", "99999999999999999999999"}), "out of range"},
+        {with({"-n", "5x"}), "not a whole number"},
+        {with({"-n", "5.0"}), "not a whole number"},
+        {with({"-n", "+5"}), "not a whole number"},
+        {with({"-n", " 5"}), "not a whole number"},
+        {with({"-n", "0x10"}), "not a whole number"},
+        {with({"-n", "--"}), "not a whole number"},
+        {with({"-n", ""}), "not a whole number"},
+        {with({"-c", "0"}), "--ctx-size"},
+        {with({"-c", "-5"}), "--ctx-size"},
+        {with({"-b", "0"}), "--batch-size"},
+        {with({"-t", "0"}), "--threads"},
+        {with({"-t", "1025"}), "--threads"},
+        {with({"--moe-stream", "--cache-mb", "-1"}), "--cache-mb"},
+        {with({"--moe-stream", "--cache-mb", "18446744073709551615"}), "--cache-mb"},
+        {with({"--moe-stream", "--cache-mb", "17592186044416"}), "--cache-mb"},
+        {with({"--moe-stream", "--io-threads", "0"}), "--io-threads"},
+        {with({"--moe-stream", "--io-threads", "17"}), "--io-threads"},
+        {with({"--moe-stream", "--dense-weights", "disk"}), "neither mmap nor anon"},
+        {with({"--expert-used", "0"}), "--expert-used"},
+        {with({"--expert-used", "-2"}), "--expert-used"},
+        {with({"--temp", "0.7"}), "only 0"},
+        {with({"--temp", "nan"}), "only 0"},
+        {with({"--temp", "hot"}), "not a number"},
+        {with({"--temp", ""}), "not a number"},
+        {with({"--temp", " 0"}), "not a number"},
+        {with({"--seed", "42"}), "only 0"},
+        {with({"--seed", "-1"}), "out of range"},
+        // combinations
+        {with({"--cache-mb", "0"}), "--cache-mb needs --moe-stream"},
+        {with({"--cache-mb", "64"}), "--cache-mb needs --moe-stream"},
+        {with({"--io-threads", "4"}), "--io-threads needs --moe-stream"},
+        {with({"--no-odirect"}), "--no-odirect needs --moe-stream"},
+        {with({"--dense-weights", "anon"}), "--dense-weights anon needs --moe-stream"},
+        {with({"--repack", "--moe-stream"}), "--repack cannot be combined with --moe-stream"},
+        {with({"-c", "128"}), "do not fit into --ctx-size 128"},
+        {with({"-n", "1024"}), "do not fit into --ctx-size 1024"},
+        {with({"--csv", "same", "--telemetry", "same"}), "the same file"},
+        {with({"--plan-memory", "--csv", "c"}), "--csv cannot be combined with --plan-memory"},
+        {with({"--plan-memory", "--telemetry", "c"}), "--telemetry cannot be combined with --plan-memory"},
+        {with({"--plan-memory", "--progress"}), "--progress cannot be combined with --plan-memory"},
+        {with({"--plan-memory", "--logits-digest"}), "--logits-digest cannot be combined with --plan-memory"},
+        {with({"--plan-memory", "--no-eog"}), "--no-eog cannot be combined with --plan-memory"},
+        {{"-m", "m", "--plan-memory", "-n", "99", "-c", "99"}, "do not fit"},
+        {with({"--version"}), "--version stands alone"},
+        // help does not excuse what is wrong by itself
+        {{"--help", "--nonsense"}, "unknown flag"},
+    };
+    for (const Refused & row : table) {
+        std::string message = "(accepted)";
+        bool usage = false;
+        try {
+            moe::parse_options(row.args, 4);
+        } catch (const moe::Error & error) {
+            message = error.what();
+            usage = error.code() == moe::ExitCode::usage;
+        }
+        const bool ok = usage && message.find(row.words) != std::string::npos && message.find('\n') == std::string::npos;
+        if (!ok) {
+            std::fprintf(stderr, "  expected '%s', got '%s'\n", row.words, message.c_str());
+        }
+        CHECK(ok);
+    }
+}
+
+void default_threads_leave_a_core_free() {
+    CHECK(moe::parse_options(basic, 0).threads == 1);  // number of cores unknown
+    CHECK(moe::parse_options(basic, 1).threads == 1);
+    CHECK(moe::parse_options(basic, 2).threads == 1);
+    CHECK(moe::parse_options(basic, 8).threads == 7);
+    CHECK(moe::parse_options(basic, 100000).threads == 1024);
+}
+
+void help_names_every_flag() {
+    const std::string help = moe::help_text();
+    for (const char * flag :
+         {"-m,", "--model", "-p,", "--prompt", "-f,", "--file", "-n,", "--predict", "-c,", "--ctx-size", "-b,",
+          "--batch-size", "-t,", "--threads", "--temp", "--seed", "--moe-stream", "--cache-mb", "--io-threads",
+          "--no-odirect", "--dense-weights", "--repack", "--expert-used", "--n-expert-used", "--no-eog",
+          "--logits-digest", "--csv", "--telemetry", "--plan-memory", "--progress", "--version", "--help"}) {
+        CHECK(help.find(flag) != std::string::npos);
+    }
+}
+
+}  // namespace
+
+int main() {
+    check::run("accepted", accepted);
+    check::run("refused", refused);
+    check::run("default threads leave a core free", default_threads_leave_a_core_free);
+    check::run("help names every flag", help_names_every_flag);
+    return check::result();
+}
