@@ -1,0 +1,420 @@
+"""From a campaign's directory to what a tracking store takes: parameters, metrics, tags, files.
+
+Reads the campaign's directory, writes nothing, knows no store. The same directory gives the same
+data, so a campaign can be logged again later.
+
+A per-token series under a summary's name is the *running* value: at token i what the summary would
+be had the cell ended there. Its last value is the summary itself, so a table that shows the latest
+value and a chart that shows the series agree. Raw columns are named `token/<column>`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from harness import rundir
+from harness.configure import load_yaml, to_yaml
+from harness.engines.native import TOKENS, Row, read_tokens
+from harness.errors import DeviceError
+from harness.journal import RECORD, read_journal
+from harness.records import Arm, CampaignVerdict, CellRecord, CellStatus, Plan, from_json, to_json
+
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+
+# Part of every cell's digest: raise it when the same files are to be logged differently.
+LAYOUT = "1"
+
+# Running series: name of the summary -> numerator, denominator (None: tokens so far), factor.
+_RUNNING: dict[str, tuple[str | None, str | None, float]] = {
+    "tok_s": (None, "wall_ms", 1e3),
+    "hit_rate": ("hits", "requests", 1.0),
+    "bytes_per_token": ("read_bytes", None, 1.0),
+    "majflt_per_token": ("majflt", None, 1.0),
+    "stall_ms_per_token": ("stall_ms", None, 1.0),
+    "invol_ctx_per_token": ("invol_ctx", None, 1.0),
+}
+_RAW = ("wall_ms", "io_ms", "compute_ms", "stall_ms", "read_bytes", "majflt")
+
+_CELL_STATUS: dict[CellStatus, RunStatus] = {
+    "ok": "FINISHED",
+    "failed": "FAILED",
+    "refused": "FAILED",
+    "killed": "KILLED",
+}
+
+_SECRET = re.compile(
+    r"(^|_)(password|passwd|passphrase|token|secret|credentials?|api_?key|private_key|key_file)$",
+    re.IGNORECASE,
+)
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_./ -]")
+# part of a value, so that what was cut cannot be mistaken for the whole
+_CUT = " ... (cut, sha256 {})"
+PARAM_CHARS = 6000
+NAME_CHARS = 250
+TAG_CHARS = 5000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a metric; `step` is the token, `unix_ms` when it was measured."""
+
+    key: str
+    value: float
+    unix_ms: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What one run of the store holds. `digest` names the content of a cell's files."""
+
+    name: str
+    status: RunStatus
+    start_ms: int
+    end_ms: int | None
+    params: dict[str, str]
+    tags: dict[str, str]
+    points: tuple[Point, ...]
+    files: tuple[Path, ...]
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class CampaignData:
+    """The parent run, and one run a cell in their order. `config_yaml` is without secrets."""
+
+    campaign: str
+    parent: RunData
+    cells: tuple[RunData, ...]
+    config_yaml: str | None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What lies in a campaign's directory; None or empty where it is not (yet) there."""
+
+    directory: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    plan: Plan | None
+    verdict: CampaignVerdict | None
+    records: tuple[CellRecord, ...] = ()
+    cell_dirs: tuple[Path, ...] = field(default=())
+
+
+def read_campaign(directory: Path, *, running: bool) -> CampaignData:
+    """Everything to log of the campaign in `directory`; `running`: it goes on at this moment.
+
+    Raises DeviceError naming the file that is damaged. Files that are not there are not logged.
+    """
+    stored = _read(directory)
+    cells = tuple(
+        _cell_run(stored, record, cell_dir)
+        for record, cell_dir in zip(stored.records, stored.cell_dirs, strict=True)
+    )
+    config = _without_secrets(stored.config)
+    return CampaignData(
+        campaign=directory.name,
+        parent=_parent_run(stored, cells, running),
+        cells=cells,
+        config_yaml=to_yaml(config) if config else None,
+    )
+
+
+def _read(directory: Path) -> _Stored:
+    plan, verdict = directory / rundir.PLAN, directory / rundir.VERDICT
+    config = directory / rundir.CONFIG
+    found: list[tuple[CellRecord, Path]] = []
+    for path in directory.glob(f"cells/*/{RECORD}"):
+        found.append((_dataclass(CellRecord, path), path.parent))
+    found.sort(key=lambda pair: pair[0].index)
+    return _Stored(
+        directory=directory,
+        config=(load_yaml(config) if config.is_file() else None) or {},
+        environment=_json(directory / rundir.ENVIRONMENT) or {},
+        plan=_dataclass(Plan, plan) if plan.is_file() else None,
+        verdict=_dataclass(CampaignVerdict, verdict) if verdict.is_file() else None,
+        records=tuple(record for record, _ in found),
+        cell_dirs=tuple(cell_dir for _, cell_dir in found),
+    )
+
+
+def _json(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as e:
+        raise DeviceError(f"{path}: not JSON ({e})") from e
+
+
+def _dataclass(cls: type[Any], path: Path) -> Any:
+    try:
+        return from_json(cls, _json(path), str(path))
+    except ValueError as e:
+        raise DeviceError(str(e)) from e
+
+
+# --- the parent ----------------------------------------------------------------------------------
+
+
+def _parent_run(stored: _Stored, cells: Sequence[RunData], running: bool) -> RunData:
+    params = flatten(_without_secrets(stored.config))
+    environment = {k: v for k, v in stored.environment.items() if k != "packages"}
+    params |= flatten(_without_secrets(environment), "env.")
+    tags = {"harness.campaign": stored.directory.name, "harness.kind": "campaign"}
+    points: list[Point] = []
+    start_ms = min((c.start_ms for c in cells), default=0)
+    end_ms = max((c.end_ms for c in cells if c.end_ms is not None), default=None)
+    if stored.verdict is not None:
+        tags["verdict.drift"] = stored.verdict.drift.verdict
+        for v in stored.verdict.verdicts:
+            tags[name_for_store(f"verdict.{v.candidate}")] = v.outcome
+        points = [
+            Point(name_for_store(key), value, end_ms or start_ms, 0)
+            for key, value in _verdict_numbers(stored.verdict)
+            if value is not None
+        ]
+    status = _campaign_status(stored, running)
+    tags["mlflow.note.content"] = cut(_campaign_note(stored, status), TAG_CHARS)
+    names = (rundir.PLAN, rundir.ENVIRONMENT, rundir.VERDICT, "journal.jsonl", "report.html")
+    return RunData(
+        name=stored.directory.name,
+        status=status,
+        start_ms=start_ms,
+        end_ms=None if status == "RUNNING" else end_ms or start_ms,
+        params=params,
+        tags=tags,
+        points=tuple(points),
+        files=tuple(p for n in names if (p := stored.directory / n).is_file()),
+    )
+
+
+def _campaign_status(stored: _Stored, running: bool) -> RunStatus:
+    """FINISHED: every planned cell ran and is ok. KILLED: it did not come to its end."""
+    if running:
+        return "RUNNING"
+    try:
+        events = [e.event for e in read_journal(stored.directory)]
+    except DeviceError:  # no journal, or one that only resuming can judge: the records decide
+        events = []
+    if "campaign_interrupted" in events[-1:]:
+        return "KILLED"
+    if "campaign_stopped" in events[-1:] or any(r.status != "ok" for r in stored.records):
+        return "FAILED"
+    planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
+    return "FINISHED" if len(stored.records) >= planned else "KILLED"
+
+
+def _verdict_numbers(verdict: CampaignVerdict) -> Iterator[tuple[str, float | None]]:
+    yield "sentinel_change_pct", verdict.drift.sentinel_change_pct
+    for v in verdict.verdicts:
+        yield f"effect_pct.{v.candidate}", v.effect_pct
+        yield f"typical_token_effect_pct.{v.candidate}", v.typical_token_effect_pct
+
+
+def _campaign_note(stored: _Stored, status: RunStatus) -> str:
+    """The verdict in words, as Markdown: it heads the run's page."""
+    planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
+    lines = []
+    if status in ("RUNNING", "KILLED"):
+        so_far = "under way" if status == "RUNNING" else "interrupted"
+        lines.append(f"**{so_far}**: {len(stored.records)} of {planned} cells measured")
+    for r in stored.records:
+        if r.status != "ok":
+            lines.append(f"**{r.cell} {r.status}**: {r.status_detail or 'no reason given'}")
+    if stored.verdict is not None:
+        drift = stored.verdict.drift
+        lines += [f"**drift: {drift.verdict}**", *(f"- {r}" for r in drift.reasons)]
+        for v in stored.verdict.verdicts:
+            effect = "" if v.effect_pct is None else f" ({v.effect_pct:+.1f} % tok/s)"
+            lines.append(f"\n**{v.candidate}: {v.outcome}**{effect}")
+            lines += [f"- {r}" for r in v.reasons]
+    return "\n".join(lines) or "nothing measured"
+
+
+# --- a cell --------------------------------------------------------------------------------------
+
+
+def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
+    tokens = cell_dir / TOKENS
+    content = tokens.read_bytes() if tokens.is_file() else b""
+    digest = hashlib.sha256(LAYOUT.encode())
+    for part in ((cell_dir / RECORD).read_bytes(), content):
+        digest.update(hashlib.sha256(part).digest())
+    start_ms = round((record.started_unix_s or 0.0) * 1e3)
+    end_ms = start_ms if record.ended_unix_s is None else round(record.ended_unix_s * 1e3)
+    tags = {
+        "harness.campaign": stored.directory.name,
+        "harness.kind": "cell",
+        "harness.status": record.status,
+        "mlflow.note.content": cut(_cell_note(record), TAG_CHARS),
+    }
+    return RunData(
+        name=f"{record.index:02d}-{record.cell}",
+        status=_CELL_STATUS[record.status],
+        start_ms=start_ms,
+        end_ms=end_ms,
+        params=_cell_params(stored, record),
+        tags=tags,
+        points=tuple(cell_points(record, read_tokens(content), start_ms)),
+        files=tuple(p for p in sorted(cell_dir.iterdir()) if p.is_file() and p.name[0] != "."),
+        digest=digest.hexdigest(),
+    )
+
+
+def _cell_note(record: CellRecord) -> str:
+    if record.status != "ok":
+        return f"**{record.status}**: {record.status_detail or 'no reason given'}"
+    return (
+        f"{record.role} of arm {record.arm}. Series by token: the running value of the metric of "
+        "the same name, so their last value is the cell's; `token/...` are the single tokens."
+    )
+
+
+def _cell_params(stored: _Stored, record: CellRecord) -> dict[str, str]:
+    """What sets this cell apart from the others, short names first in the store's table."""
+    params: dict[str, Any] = {
+        "cell": record.cell,
+        "arm": record.arm,
+        "role": record.role,
+        "index": record.index,
+        "target": record.target.name,
+        "data_limit_bytes": record.data_limit_bytes,
+        **to_json(record.identity),
+    }
+    arm = stored.plan.arms.get(record.arm) if stored.plan is not None else None
+    if arm is not None:
+        params |= _arm_params(arm)
+    return flatten(_without_secrets(params))
+
+
+def _arm_params(arm: Arm) -> dict[str, Any]:
+    return {
+        "asked": to_json(arm.engine),
+        "n_predict": arm.n_predict,
+        "prompt_sha256": hashlib.sha256(arm.prompt.encode()).hexdigest(),
+    }
+
+
+def cell_points(record: CellRecord, rows: Sequence[Row], start_ms: int) -> Iterator[Point]:
+    """Series by token, then the summaries that no series ends in, one step after the last token."""
+    walls = _column(rows, "wall_ms") or [0.0] * len(rows)
+    times = [start_ms + round(ms) for ms in itertools.accumulate(walls)]
+    last: dict[str, float] = {}
+    for key, values in _series(rows):
+        for step, (value, unix_ms) in enumerate(zip(values, times, strict=True)):
+            if value is not None:
+                last[key] = value
+                yield Point(key, value, unix_ms, step)
+    end_ms = times[-1] if times else start_ms
+    for key, value in _summaries(record):
+        if key not in last or abs(last[key] - value) > 1e-9 * abs(value):
+            yield Point(key, value, end_ms, len(rows))
+
+
+def _series(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[float | None]]]:
+    """Nothing for a column that was not measured, or not for every token."""
+    counting = [1.0] * len(rows)
+    for key, (numerator, denominator, factor) in _RUNNING.items():
+        above = counting if numerator is None else _column(rows, numerator)
+        below = counting if denominator is None else _column(rows, denominator)
+        if above and below:
+            yield (
+                key,
+                [
+                    factor * a / b if b else None
+                    for a, b in zip(
+                        itertools.accumulate(above), itertools.accumulate(below), strict=True
+                    )
+                ],
+            )
+    for name in _RAW:
+        if values := _column(rows, name):
+            yield f"token/{name}", values
+
+
+def _summaries(record: CellRecord) -> Iterator[tuple[str, float]]:
+    numbers: dict[str, Any] = dict(to_json(record.metrics))
+    numbers |= {f"work/{k}": v for k, v in to_json(record.counters).items()}
+    for when in ("before", "after"):
+        probe = getattr(record.probe, when)
+        if probe is not None:
+            numbers[f"device/probe_compute_ms_{when}"] = probe.compute_ms
+            numbers[f"device/probe_read_ms_{when}"] = probe.read_ms
+    if record.entry is not None:
+        numbers["device/mem_available_bytes_entry"] = record.entry.mem_available_bytes
+    if record.wait is not None:
+        numbers["device/wait_s"] = record.wait.seconds
+    for key, value in numbers.items():
+        if value is not None:
+            yield key, float(value)
+
+
+def _column(rows: Sequence[Row], name: str) -> list[float]:
+    """The column when every row has it, else nothing."""
+    values = [v for row in rows if (v := row.get(name)) is not None]
+    return values if len(values) == len(rows) else []
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings to `a.b.c: text`, in names and lengths that the store takes, without None."""
+    flat: dict[str, str] = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{name}.")
+        elif value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            flat[name_for_store(name)] = cut(text, PARAM_CHARS)
+    return flat
+
+
+def _without_secrets(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy without keys that name secrets, and with user names and passwords out of URLs."""
+    clean: dict[str, Any] = {}
+    for key, value in data.items():
+        if _SECRET.search(str(key)):
+            continue
+        if isinstance(value, Mapping):
+            clean[str(key)] = _without_secrets(value)
+        elif isinstance(value, str):
+            clean[str(key)] = without_credentials(value)
+        else:
+            clean[str(key)] = value
+    return clean
+
+
+def without_credentials(text: str) -> str:
+    """A URL without its user and password; any other text as it is."""
+    if "://" not in text or "@" not in text:
+        return text
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return text
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def name_for_store(name: str) -> str:
+    """`name` with what the store refuses replaced by `_`, and no longer than it takes."""
+    return cut(_NOT_IN_A_NAME.sub("_", name), NAME_CHARS, " {:.12}")
+
+
+def cut(text: str, most: int, mark: str = _CUT) -> str:
+    """`text`, or its beginning and the hash of the whole when it is longer than `most`."""
+    if len(text) <= most:
+        return text
+    end = mark.format(hashlib.sha256(text.encode()).hexdigest())
+    return text[: most - len(end)] + end
