@@ -81,12 +81,13 @@ def decode(args, asked, telemetry, rows) -> None:
         "io_threads": (args.io_threads or 4) if stream else None,
         "direct_io_requested": not args.no_odirect if stream else None,
         "dense_weights": args.dense_weights or "mmap",
-        "expert_used": args.expert_used or 4,
+        "expert_used": args.expert_used,
         "repack": args.repack,
         "no_eog": args.no_eog,
     }
     start = {
         "build_id": "fake",
+        "model": {"n_expert_used": 4},
         "mode": "stream" if stream else "plain",
         "config": config,
         "direct_io": {"effective": not args.no_odirect if stream else None, "reason": None},

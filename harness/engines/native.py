@@ -204,6 +204,8 @@ def _metrics(telemetry: Telemetry, rows: Sequence[Row]) -> Metrics:
 def _identity(start: Mapping[str, Any]) -> ArmIdentity:
     config = _get(start, "config")
     effective = _get(_get(start, "direct_io"), "effective")
+    # null in the configuration is the model's own
+    top_k, own_top_k = _int(config, "expert_used"), _int(_get(start, "model"), "n_expert_used")
     return ArmIdentity(
         engine_build_id=_text(start, "build_id"),
         mode=_text(start, "mode"),
@@ -211,7 +213,7 @@ def _identity(start: Mapping[str, Any]) -> ArmIdentity:
         arena_bytes=_int(_get(start, "arena"), "bytes"),
         direct_io=effective if isinstance(effective, bool) else None,
         dense_weights=_text(config, "dense_weights"),
-        expert_used=_int(config, "expert_used"),
+        expert_used=own_top_k if top_k is None else top_k,
         threads=_int(config, "threads"),
     )
 

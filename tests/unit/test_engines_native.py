@@ -133,6 +133,14 @@ def test_what_plain_mode_does_not_measure_is_none(tmp_path: Path) -> None:
     assert outcome.identity.arena_bytes is None
 
 
+def test_the_models_own_top_k_is_the_same_arm_as_asking_for_it(tmp_path: Path) -> None:
+    own = outcome_of(tmp_path, make_arm()).identity
+    asked = outcome_of(tmp_path, with_engine(make_arm(), expert_used=4)).identity
+    assert own == asked
+    assert own.expert_used == 4
+    assert outcome_of(tmp_path, with_engine(make_arm(), expert_used=2)).identity.expert_used == 2
+
+
 def test_direct_io_that_did_not_take_effect_is_identity_and_no_failure(tmp_path: Path) -> None:
     arm = make_arm(start={"direct_io": {"effective": False, "reason": "EINVAL"}})
     outcome = outcome_of(tmp_path, arm)
@@ -149,7 +157,7 @@ def test_direct_io_that_did_not_take_effect_is_identity_and_no_failure(tmp_path:
         ({"threads": 2}, "asked for threads 2, the engine ran with 1"),
         ({"cache_mb": 16}, "asked for cache_mb 16, the engine ran with 8"),
         ({"dense_weights": "anon"}, "asked for dense_weights anon, the engine ran with mmap"),
-        ({"expert_used": 2}, "asked for expert_used 2, the engine ran with 4"),
+        ({"expert_used": 2}, "asked for expert_used 2, the engine ran with nothing"),
         ({"io_threads": 1}, "asked for io_threads 1, the engine ran with 2"),
         ({"direct_io": False}, "asked for direct_io False, the engine ran with True"),
     ],
