@@ -6,8 +6,6 @@ engines may say more. What the engine did not say is None, never 0.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
@@ -135,9 +133,13 @@ def complaint(stderr: bytes) -> str | None:
 
 def read_tokens(content: bytes) -> list[Row]:
     """The rows of tokens.csv by column; a torn last row is left out, an empty field is None."""
-    text = content[: content.rfind(b"\n") + 1].decode("utf-8", "replace")
-    rows = csv.DictReader(io.StringIO(text), quoting=csv.QUOTE_NONE)
-    return [{key: _number(value) for key, value in row.items() if key is not None} for row in rows]
+    whole = content[: content.rfind(b"\n") + 1].decode("utf-8", "replace")
+    lines = [line.split(",") for line in whole.split("\n") if line.strip()]
+    header, rows = (lines[0], lines[1:]) if lines else ([], [])
+    names = [name.strip() for name in header]
+    return [
+        dict(zip(names, map(_number, [*row, *[""] * len(names)]), strict=False)) for row in rows
+    ]
 
 
 def _json_object(line: bytes) -> Mapping[str, Any]:
@@ -148,9 +150,9 @@ def _json_object(line: bytes) -> Mapping[str, Any]:
     return entry if isinstance(entry, dict) else {}
 
 
-def _number(text: object) -> float | None:
+def _number(text: str) -> float | None:
     try:
-        value = float(str(text))
+        value = float(text)
     except ValueError:
         return None
     return value if math.isfinite(value) else None

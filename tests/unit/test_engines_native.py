@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cell_parts import FAKE_ENGINE, PLAIN, make_arm, with_engine
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.engines.native import (
@@ -233,6 +233,8 @@ def test_any_prefix_of_both_files_is_readable(
         assert row["hits"] == 6
 
 
+@example(b"", b"a,b\n1\r2,3\n")
+@example(b"", b"wall_ms\n1_0\nnan\ninf\n")
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_no_bytes_whatever_make_the_reader_fail(telemetry: bytes, tokens: bytes) -> None:
     outcome = understand(make_arm(), read_telemetry(telemetry), read_tokens(tokens))
