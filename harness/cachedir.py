@@ -75,9 +75,10 @@ def guarded(what: str, where: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+def locked(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[int]:
     """Hold an exclusive lock on `path`; the kernel releases it when its holder dies.
 
+    Yields the lock's file descriptor: a child that inherits it keeps the lock while it lives.
     `waiting` is called once with one line when another process holds it. DeviceError when the lock
     file cannot be made (disk full, read-only).
     """
@@ -91,7 +92,7 @@ def locked(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator
             with contextlib.suppress(OSError):
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-            yield
+            yield handle
         finally:
             fcntl.flock(f, fcntl.LOCK_UN)
 

@@ -40,6 +40,9 @@ class Workspace:
     home: Path
     origin: Path
     project: str  # the directory in it that holds the CMakeLists.txt to build
+    # File descriptor of the build lock, handed on to ninja: should we be killed, the compilers that
+    # are still running keep the next builder out of this directory until they are done.
+    lock: int
 
     @property
     def src(self) -> Path:
@@ -110,7 +113,7 @@ def configure(
         "-DCMAKE_BUILD_TYPE=Release",
         *(f"-D{name}={value}" for name, value in sorted(variables.items())),
     ]
-    code = run(command, work.log, lambda line: None)
+    code = run(command, work.log, lambda line: None, work.lock)
     if code != 0:
         raise DeviceError(failure("configuring", work))
 
@@ -125,12 +128,14 @@ def build(work: Workspace, tools: Toolchain, targets: tuple[str, ...], report: R
             report("compile", what.rsplit("/", 1)[-1][:60], done, total)
 
     command = [str(tools.ninja), "-C", str(work.out), "-j", str(jobs()), *targets]
-    code = run(command, work.log, line)
+    code = run(command, work.log, line, work.lock)
     if code != 0:
         raise DeviceError(failure("compiling", work))
 
 
-def run(command: list[str], log: Path, on_line: Callable[[str], None]) -> int:
+def run(
+    command: list[str], log: Path, on_line: Callable[[str], None], lock: int | None = None
+) -> int:
     """Run `command`, append its output to `log`, pass each line on; its children end with us."""
     env = {k: v for k, v in os.environ.items() if k not in UNSET} | ENVIRONMENT
     with (
@@ -144,6 +149,7 @@ def run(command: list[str], log: Path, on_line: Callable[[str], None]) -> int:
             errors="replace",
             env=env,
             start_new_session=True,
+            pass_fds=() if lock is None else (lock,),
         ) as child,
     ):
         out.write("$ " + " ".join(command) + "\n")

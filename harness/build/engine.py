@@ -199,7 +199,7 @@ def _ensure(
     folder = cache / "bin" / f"{program}-{recipe.key[:24]}"
     if check_published(folder, recipe) is None:
         return folder / program, False
-    with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)):
+    with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)) as lock:
         # another process may have made it while we waited
         problem = check_published(folder, recipe)
         if problem is None:
@@ -207,7 +207,7 @@ def _ensure(
         if folder.exists():
             report("note", f"building {program} again: {problem}")
         with guarded(f"building {program}", cache):
-            work = prepare_workspace(cache, recipe, report)
+            work = prepare_workspace(cache, recipe, report, lock)
             compiling.build(work, recipe.tools, (program,), report)
             report("check", f"checking {program}")
             _publish(work, folder, recipe)
@@ -216,11 +216,11 @@ def _ensure(
 
 
 def prepare_workspace(
-    cache: Path, recipe: Recipe, report: Reporter, tests: bool = False
+    cache: Path, recipe: Recipe, report: Reporter, lock: int, tests: bool = False
 ) -> compiling.Workspace:
-    """The persistent build directory with current sources, configured. Hold the build lock."""
+    """The persistent build directory with current sources, configured; `lock` is the build lock."""
     home = cache / "build" / f"{recipe.program}-{recipe.workspace_key[:24]}"
-    work = compiling.Workspace(home, recipe.origin, "." if recipe.llama else "launcher")
+    work = compiling.Workspace(home, recipe.origin, "." if recipe.llama else "launcher", lock)
     if not (work.out / "build.ninja").exists():
         space = SPACE_BYTES[recipe.sanitize] if recipe.llama else LAUNCHER_SPACE_BYTES
         require_space(cache, space, f"building {recipe.program}")

@@ -33,9 +33,9 @@ def run_tests(
     report = Reporter(progress)
     recipe = make_recipe(ENGINE, llama_cpp_dir, sanitize)
     cache = cache_root(cache_dir)
-    with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)):
+    with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)) as lock:
         with guarded("building the engine's tests", cache):
-            work = prepare_workspace(cache, recipe, report, tests=True)
+            work = prepare_workspace(cache, recipe, report, lock, tests=True)
             compiling.build(work, recipe.tools, ("all",), report)
         report("check", "running the engine's tests")
         log = work.home / "ctest.log"

@@ -7,6 +7,7 @@ import io
 import multiprocessing
 import os
 import stat
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -221,7 +222,8 @@ def test_sources_are_copied_only_where_they_differ(tmp_path: Path) -> None:
 
 
 def workspace(tmp_path: Path, log: str) -> compiling.Workspace:
-    work = compiling.Workspace(tmp_path / "w", tmp_path / "repo" / "engine_src", ".")
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    work = compiling.Workspace(tmp_path / "w", tmp_path / "repo" / "engine_src", ".", lock)
     work.home.mkdir()
     work.log.write_text(log)
     return work
@@ -287,9 +289,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
 
     def prepare(
-        cache: Path, recipe: engine.Recipe, report: Reporter, tests: bool = False
+        cache: Path, recipe: engine.Recipe, report: Reporter, lock: int, tests: bool = False
     ) -> compiling.Workspace:
-        work = compiling.Workspace(cache / "build" / recipe.program, recipe.origin, ".")
+        work = compiling.Workspace(cache / "build" / recipe.program, recipe.origin, ".", lock)
         text = f"echo '{recipe.program} 1.0 build {recipe.build_id} llama.cpp x'"
         script(work.bin / recipe.program, text)
         return work
@@ -448,6 +450,27 @@ def test_a_lock_is_waited_for_and_freed_by_death(tmp_path: Path) -> None:
         assert path.read_text().strip() == str(os.getpid())
     assert len(waited) == 1 and str(holder.pid) in waited[0]
     holder.join()
+
+
+def _hold_with_a_child(path: str, held: object) -> None:
+    with locked(Path(path)) as lock:
+        subprocess.Popen(["sleep", "3"], pass_fds=(lock,))
+        held.set()  # type: ignore[attr-defined]
+        time.sleep(600)
+
+
+def test_a_child_that_inherits_the_lock_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    context = multiprocessing.get_context("spawn")
+    held = context.Event()
+    holder = context.Process(target=_hold_with_a_child, args=(str(path), held))
+    holder.start()
+    assert held.wait(30)
+    start = time.monotonic()
+    holder.kill()
+    holder.join()
+    with locked(path):
+        assert time.monotonic() - start > 1
 
 
 def test_published_files_are_readable_by_others(made: list[str], tmp_path: Path) -> None:

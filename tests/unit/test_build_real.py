@@ -1,0 +1,125 @@
+"""Real cmake, ninja and compiler on a small project in the launcher's place; the real pip once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.build import engine, source
+from harness.build.engine import LAUNCHER
+from harness.build.types import BuildProgress, Reporter
+from harness.errors import DeviceError, UsageError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.16)
+project(small LANGUAGES CXX)
+add_executable(moe-launcher src/main.cpp src/other.cpp)
+"""
+MAIN = (
+    '#include <cstdio>\nint other();\nint main() { std::printf("moe-launcher %d\\n", other()); }\n'
+)
+OTHER = "int other() { return 1; }\n"
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An engine_src whose launcher compiles in a second."""
+    folder = tmp_path / "engine_src"
+    (folder / "launcher" / "src").mkdir(parents=True)
+    (folder / "launcher" / "CMakeLists.txt").write_text(PROJECT)
+    (folder / "launcher" / "src" / "main.cpp").write_text(MAIN)
+    (folder / "launcher" / "src" / "other.cpp").write_text(OTHER)
+    monkeypatch.setattr(engine, "engine_source_dir", lambda: folder)
+    return folder
+
+
+def build(cache: Path, steps: list[BuildProgress] | None = None) -> tuple[Path, bool]:
+    report = Reporter(steps.append if steps is not None else None)
+    return engine._ensure(LAUNCHER, None, cache, "", report)
+
+
+def test_an_edit_compiles_only_what_it_touches(sources: Path, tmp_path: Path) -> None:
+    first, made = build(tmp_path / "cache")
+    assert made
+    assert engine.version_line(first) == "moe-launcher 1"
+    (sources / "launcher" / "src" / "other.cpp").write_text(OTHER.replace("1", "2"))
+    steps: list[BuildProgress] = []
+    second, made = build(tmp_path / "cache", steps)
+    assert made
+    assert engine.version_line(second) == "moe-launcher 2"
+    compiled = [s.message for s in steps if s.message.endswith(".o")]
+    assert compiled == ["other.cpp.o"]
+    # the old one is still there, and back at once when the edit is undone
+    assert engine.version_line(first) == "moe-launcher 1"
+    (sources / "launcher" / "src" / "other.cpp").write_text(OTHER)
+    assert build(tmp_path / "cache") == (first, False)
+
+
+def test_a_compile_error_names_the_users_file_and_the_log(sources: Path, tmp_path: Path) -> None:
+    broken = sources / "launcher" / "src" / "other.cpp"
+    broken.write_text("int other() { return nothing; }\n")
+    with pytest.raises(DeviceError) as caught:
+        build(tmp_path / "cache")
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("compiling the engine failed; log: ")
+    assert Path(lines[0].rpartition("log: ")[2]).is_file()
+    assert any(f"{broken}:1:" in x and "nothing" in x for x in lines)
+    broken.write_text(OTHER)
+    assert build(tmp_path / "cache")[1]
+
+
+def _build_in_process(cache: str, folder: str, log: str) -> None:
+    engine.engine_source_dir = lambda: Path(folder)
+    _, made = build(Path(cache))
+    with Path(log).open("a") as f:
+        f.write(f"{made}\n")
+
+
+def test_two_at_once_build_once(sources: Path, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    log = tmp_path / "log"
+    args = (str(tmp_path / "cache"), str(sources), str(log))
+    processes = [context.Process(target=_build_in_process, args=args) for _ in range(3)]
+    for p in processes:
+        p.start()
+    for p in processes:
+        p.join()
+        assert p.exitcode == 0
+    assert sorted(log.read_text().split()) == ["False", "False", "True"]
+
+
+@pytest.mark.parametrize("after_s", [0.3, 1.0, 1.5, 2.0])
+def test_a_killed_build_is_simply_done_again(after_s: float, sources: Path, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    args = (str(tmp_path / "cache"), str(sources), str(tmp_path / "log"))
+    process = context.Process(target=_build_in_process, args=args)
+    process.start()
+    time.sleep(after_s)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    found, _ = build(tmp_path / "cache")
+    assert engine.version_line(found) == "moe-launcher 1"
+
+
+def test_the_pinned_source_comes_through_pip(tmp_path: Path) -> None:
+    """Needs the package index; nothing of the archive is run, no build tools are fetched."""
+    tree = source.pinned_source(tmp_path, Reporter(None)).path
+    assert (tree / "CMakeLists.txt").is_file()
+    assert (tree / "src" / "models" / "qwen3moe.cpp").is_file()
+    assert not (tree / ".git").exists()
+    assert not list((tmp_path / "src").glob(".new-*"))
+
+
+def test_another_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "SHA256", "0" * 64)
+    with pytest.raises(UsageError, match="not the pinned"):
+        source.pinned_source(tmp_path, Reporter(None))
+    assert list((tmp_path / "src").iterdir()) == []
