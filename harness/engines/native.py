@@ -145,7 +145,7 @@ def read_tokens(content: bytes) -> list[Row]:
 def _json_object(line: bytes) -> Mapping[str, Any]:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return entry if isinstance(entry, dict) else {}
 
@@ -281,7 +281,9 @@ def _int(data: Any, key: str) -> int | None:
 
 def _float(data: Any, key: str) -> float | None:
     value = _get(data, key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return _number(str(value))
 
 
 def _text(data: Any, key: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -253,6 +254,7 @@ KEYS = st.sampled_from(
 )
 
 
+@example({}, {"tok_s": float("inf"), "load_s": 10**400, "tokens": True})
 @given(st.dictionaries(KEYS, JSON), st.dictionaries(KEYS, JSON))
 def test_keys_of_the_wrong_type_are_not_measured(
     start: dict[str, Any], summary: dict[str, Any]
@@ -263,6 +265,7 @@ def test_keys_of_the_wrong_type_are_not_measured(
     )
     outcome = understand(make_arm(), read_telemetry(content), [])
     assert outcome.problems
+    assert outcome.metrics.load_s is None or math.isfinite(outcome.metrics.load_s)
     assert outcome.counters.tokens is None or isinstance(outcome.counters.tokens, int)
 
 
