@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,19 +235,16 @@ class _Resolver:
             return self.finish(path, known, recipe.name, config.kind, "cached")
         if not self._make:
             raise UsageError(
-                f"model {recipe.name}: not made yet; `python -m harness model make "
-                f"{config.kind}` makes it"
+                f"model {recipe.name}: not made yet; make it with "
+                f"`python -m harness model make {_words(config)}`"
             )
         lock = self._cache / "locks" / f"model-{recipe.key[:12]}.lock"
         with locked(lock, lambda line: self._progress(ModelProgress(line, note=True))):
             known = self._known(path, recipe)
             if known is not None:
                 return self.finish(path, known, recipe.name, config.kind, "cached")
-            if path.exists():
-                self._progress(
-                    ModelProgress(f"making {path.name} again: it was altered", note=True)
-                )
-            self._progress(ModelProgress(f"making {path.name}"))
+            why = " again: it was altered" if path.exists() else ""
+            self._progress(ModelProgress(f"making {path.name}{why}", note=True))
             sha256 = recipe.write(path)
             with guarded("writing the model", path):
                 write_json(path.with_suffix(".json"), {"key": recipe.key, "sha256": sha256})
@@ -282,6 +280,16 @@ def _synthetic(config: SyntheticModel, tick: Tick) -> _Recipe:
             target, shape, seed=config.seed, weights=config.weights, tick=tick
         ),
     )
+
+
+def _words(config: InflatedModel | SyntheticModel) -> str:
+    """The command line that makes it."""
+    given = (
+        f"{f.name}={shlex.quote(str(getattr(config, f.name)))}"
+        for f in dataclasses.fields(config)
+        if getattr(config, f.name) != f.default
+    )
+    return " ".join([config.kind, *given])
 
 
 def _key(*parts: object) -> str:
