@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +32,48 @@ if os.fork() == 0:                    # in the group, deaf to TERM
 if os.fork() == 0:                    # a session of its own, below a parent that lives
     if os.fork() == 0:
         os.setsid(); note("session"); sleep()
-    sleep()
+    note("between"); sleep()
 if os.fork() == 0:                    # a daemon: session of its own, parent gone
     os.setsid()
     if os.fork() == 0:
         note("daemon"); sleep()
     os._exit(0)
-while not all(os.path.exists(f"{directory}/{name}") for name in ("deaf", "session", "daemon")):
+while not all(os.path.exists(f"{directory}/{name}") for name in sys.argv[3:]):
     time.sleep(.01)
 note("program")
 exec(sys.argv[2])
 """
 
 
+OFFSPRING = ("deaf", "between", "session", "daemon")
+
+
+def family_program(directory: Path, then: str) -> list[Any]:
+    return [PYTHON, "-c", FAMILY, directory, then, *OFFSPRING]
+
+
 @pytest.fixture
-def family(tmp_path: Path) -> Callable[[], dict[str, int]]:
-    """Numbers of the processes that FAMILY made, once it has made all."""
-    names = ("deaf", "session", "daemon", "program")
-    return lambda: {name: int(text) for name in names if (text := file_text(tmp_path / name))}
+def family(tmp_path: Path) -> Iterator[Callable[[], dict[str, int]]]:
+    """Numbers of the processes that FAMILY has made so far; none is left after the test."""
+
+    def members() -> dict[str, int]:
+        names = (*OFFSPRING, "program")
+        return {name: int(text) for name in names if (text := file_text(tmp_path / name))}
+
+    yield members
+    for pid in filter(is_alive, members().values()):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_the_time_limit_ends_the_program_and_all_its_offspring(
     cell: Run, family: Any, tmp_path: Path, output: Any
 ) -> None:
-    result = cell(PYTHON, "-c", FAMILY, tmp_path, "sleep()", time_limit_s=1.5)
+    result = cell(*family_program(tmp_path, "sleep()"), time_limit_s=1.5)
     assert (result["status"], result["timed_out"], result["interrupted"]) == ("killed", True, False)
     assert result["signal"] == signal.SIGTERM
     assert 1.5 <= result["wall_s"] < 3.5
     assert result["strays_left"] == 0
-    assert len(family()) == 4
+    assert len(family()) == 5
     assert not any(map(is_alive, family().values()))
 
 
@@ -81,9 +94,9 @@ def test_a_stopped_program_does_not_outlive_its_time(cell: Run) -> None:
 
 
 def test_what_a_program_leaves_behind_is_ended(cell: Run, family: Any, tmp_path: Path) -> None:
-    result = cell(PYTHON, "-c", FAMILY, tmp_path, "os._exit(0)")
+    result = cell(*family_program(tmp_path, "os._exit(0)"))
     assert (result["status"], result["exit_code"]) == ("ok", 0)
-    assert result["strays_found"] >= 3
+    assert result["strays_found"] >= 4
     assert result["strays_left"] == 0
     assert not any(map(is_alive, family().values()))
 
@@ -92,8 +105,8 @@ def test_what_a_program_leaves_behind_is_ended(cell: Run, family: Any, tmp_path:
 def test_a_signal_to_the_launcher_ends_all_and_leaves_a_result(
     started: Any, family: Any, tmp_path: Path, number: signal.Signals
 ) -> None:
-    process = started(PYTHON, "-c", FAMILY, tmp_path, "sleep()")
-    wait_for(lambda: len(family()) == 4)
+    process = started(*family_program(tmp_path, "sleep()"))
+    wait_for(lambda: len(family()) == 5)
     process.send_signal(number)
     assert process.wait(timeout=20) == 0
     result = result_of(tmp_path / "cell")
@@ -114,10 +127,10 @@ def test_a_stop_during_the_first_probe_starts_nothing(started: Any, tmp_path: Pa
 def test_the_death_of_the_parent_ends_all_and_leaves_a_result(
     launcher: Path, family: Any, tmp_path: Path
 ) -> None:
-    argv = command(launcher, tmp_path / "cell", {}, [PYTHON, "-c", FAMILY, tmp_path, "sleep()"])
+    argv = command(launcher, tmp_path / "cell", {}, family_program(tmp_path, "sleep()"))
     host = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     parent = subprocess.Popen([PYTHON, "-c", host, *argv])
-    wait_for(lambda: len(family()) == 4)
+    wait_for(lambda: len(family()) == 5)
     parent.kill()
     parent.wait()
     wait_for((tmp_path / "cell" / "result.json").exists)
