@@ -198,6 +198,11 @@ def _hash_mismatch(found: str) -> str:
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack only llama.cpp's tree into `target`; links and paths that leave it are refused."""
+    if not hasattr(tarfile, "data_filter"):
+        raise UsageError(
+            f"llama.cpp source: Python {sys.version.split()[0]} cannot unpack archives safely; "
+            "use 3.11.4 or newer, or set engine.llama_cpp_dir=DIR"
+        )
     target.mkdir(parents=True)
     depth = len(INSIDE.parts)
     count = 0

@@ -97,9 +97,13 @@ def resolve_model(
     With `make=False` nothing is made or fetched. UsageError, one line, for a configuration or a
     file that cannot be used; DeviceError when writing fails.
     """
-    return _Resolver(cache_root(cache_dir), make, progress or (lambda step: None)).resolve(
-        parse_model(model)
-    )
+    config = parse_model(model)
+    resolver = _Resolver(cache_root(cache_dir), make, progress or (lambda step: None))
+    try:
+        return resolver.resolve(config)
+    except NotMade as e:
+        where = f" --cache-dir {shlex.quote(str(cache_dir))}" if cache_dir is not None else ""
+        raise UsageError(f"{e}{where}`") from None
 
 
 def write_model(
@@ -132,6 +136,10 @@ class _Recipe:
     name: str
     key: str
     write: Callable[[Path], str]
+
+
+class NotMade(UsageError):
+    """The model could be made, and was not to be."""
 
 
 class _Resolver:
@@ -234,9 +242,9 @@ class _Resolver:
         if known is not None:
             return self.finish(path, known, recipe.name, config.kind, "cached")
         if not self._make:
-            raise UsageError(
+            raise NotMade(
                 f"model {recipe.name}: not made yet; make it with "
-                f"`python -m harness model make {_words(config)}`"
+                f"`python -m harness model make {_words(config)}"
             )
         lock = self._cache / "locks" / f"model-{recipe.key[:12]}.lock"
         with locked(lock, lambda line: self._progress(ModelProgress(line, note=True))):
