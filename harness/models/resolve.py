@@ -101,7 +101,7 @@ def resolve_model(
     resolver = _Resolver(cache_root(cache_dir), make, progress or (lambda step: None))
     try:
         return resolver.resolve(config)
-    except NotMade as e:
+    except NotMadeError as e:
         where = f" --cache-dir {shlex.quote(str(cache_dir))}" if cache_dir is not None else ""
         raise UsageError(f"{e}{where}`") from None
 
@@ -138,7 +138,7 @@ class _Recipe:
     write: Callable[[Path], str]
 
 
-class NotMade(UsageError):
+class NotMadeError(UsageError):
     """The model could be made, and was not to be."""
 
 
@@ -242,7 +242,7 @@ class _Resolver:
         if known is not None:
             return self.finish(path, known, recipe.name, config.kind, "cached")
         if not self._make:
-            raise NotMade(
+            raise NotMadeError(
                 f"model {recipe.name}: not made yet; make it with "
                 f"`python -m harness model make {_words(config)}"
             )
