@@ -164,7 +164,7 @@ def usage() -> str:
                 ("runs_dir=DIR", "where campaigns are written"),
             ]
         ),
-        f"groups (GROUP=OPTION, files in conf/GROUP): {others}",
+        f"groups (GROUP=OPTION, see conf/): {others}",
         "",
         "flags:",
         *_columns(

@@ -1,0 +1,261 @@
+"""Whole campaigns through the command line: real launcher, journal and verdict, a scripted engine.
+
+The fake engine's prompt says how it behaves (tests/fake_engine.py); everything else is what a user
+gets. The same with the real engine: tests/e2e.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cell_parts import FAKE_ENGINE
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+REPO = Path(__file__).resolve().parents[2]
+Command = Callable[..., list[str]]
+Finished = tuple[subprocess.CompletedProcess[str], Path, Command]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from harness.models.resolve import write_model
+
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
+    return path
+
+
+def words(launcher: Path, model: Path, place: Path, *overrides: str, **behaviour: Any) -> list[str]:
+    """The command line of a quick four-cell campaign; `behaviour` is the fake engine's."""
+    prompt = json.dumps(behaviour).replace('"', '\\"')
+    return [
+        *(sys.executable, "-m", "harness", "+experiment=matched_pair"),
+        *("model=path", f"model.path={model}", f"runs_dir={place / 'runs'}"),
+        *(f"engine.binary={FAKE_ENGINE}", f"engine.launcher={launcher}"),
+        *("schedule.spacing_s=0.2", "cell.n_predict=8", "tracking=off"),
+        *(f'cell.prompt="{prompt}"', f"engine.cache_dir={place / 'cache'}"),
+        *overrides,
+    ]
+
+
+@pytest.fixture
+def command(launcher: Path, model: Path, tmp_path: Path) -> Command:
+    return functools.partial(words, launcher, model, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(launcher: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A campaign that ran to its end: what it printed, its directory, its command line."""
+    place = tmp_path_factory.mktemp("finished")
+    command = functools.partial(words, launcher, model, place)
+    done = run(command())
+    (campaign,) = campaigns(place)
+    return done, campaign, command
+
+
+def run(argv: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    (line,) = [x for x in done.stderr.splitlines() if x.startswith("harness: ")]
+    return line
+
+
+def campaigns(tmp_path: Path) -> list[Path]:
+    runs = tmp_path / "runs"
+    return sorted(runs.iterdir()) if runs.is_dir() else []
+
+
+def records(campaign: Path) -> list[dict[str, Any]]:
+    return [json.loads(p.read_text()) for p in sorted(campaign.glob("cells/*/record.json"))]
+
+
+def resume(campaign: Path, *overrides: str) -> list[str]:
+    return [sys.executable, "-m", "harness", f"resume={campaign}", *overrides]
+
+
+def test_a_campaign_from_command_line_to_verdict(finished: Finished) -> None:
+    done, campaign, _ = finished
+    for name in ("config.yaml", "plan.json", "environment.json", "journal.jsonl", "verdict.json"):
+        assert (campaign / name).is_file(), name
+    assert [r["cell"] for r in records(campaign)] == [
+        "baseline",
+        "cache_half",
+        "cache_off",
+        "sentinel",
+    ]
+    verdict = json.loads((campaign / "verdict.json").read_text())
+    assert verdict["campaign"] == campaign.name
+    assert [v["candidate"] for v in verdict["verdicts"]] == ["cache_half", "cache_off"]
+    text = done.stdout
+    for word in ("tok/s", "hit rate", "MiB/token", "anon peak MiB", "drift:", "sentinel"):
+        assert word in text
+    assert "cache_half against baseline" in text
+    assert str(campaign) in text
+    assert not any(ord(c) < 32 and c != "\n" for c in text), "control characters"
+    assert done.stderr == ""
+
+
+def test_plan_only_prints_the_plan_and_makes_nothing(command: Command, tmp_path: Path) -> None:
+    text = run(command("plan_only=true", "engine.binary=/no/engine/needed")).stdout
+    for word in ("baseline", "cache_half", "cache_off", "sentinel", "0.2", "unknown"):
+        assert word in text
+    assert campaigns(tmp_path) == []
+
+
+def test_a_limit_below_the_needs_is_refused_with_both_numbers(
+    command: Command, tmp_path: Path
+) -> None:
+    done = run(command("memory=cap", "memory.limit_mb=24", needed_bytes=99_000_000), code=2)
+    line = error_line(done)
+    assert "99000000" in line
+    assert "25165824" in line
+    assert "memory.limit_mb=95" in line
+    assert campaigns(tmp_path) == []
+
+
+def test_an_arm_that_the_engine_refuses_is_found_before_the_first_cell(
+    command: Command, tmp_path: Path
+) -> None:
+    line = error_line(run(command(refuse="the prompt does not fit"), code=2))
+    assert "cells.baseline" in line
+    assert "the prompt does not fit" in line
+    assert campaigns(tmp_path) == []
+
+
+def test_a_cell_that_fails_is_told_and_the_rest_goes_on(command: Command, tmp_path: Path) -> None:
+    prompt = 'cells.cache_half.prompt="{\\"exit\\": 5, \\"complain\\": \\"read error\\"}"'
+    done = run(command(prompt), code=1)
+    (campaign,) = campaigns(tmp_path)
+    assert [r["status"] for r in records(campaign)] == ["ok", "failed", "ok", "ok"]
+    assert "read error" in done.stdout
+    assert (campaign / "verdict.json").is_file()
+
+
+def test_an_opening_baseline_that_fails_ends_the_campaign(command: Command, tmp_path: Path) -> None:
+    line = error_line(run(command(exit=5, complain="read error"), code=1))
+    assert "baseline" in line
+    assert "read error" in line
+    (campaign,) = campaigns(tmp_path)
+    assert len(records(campaign)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_campaign_is_kept_and_resumed(
+    number: signal.Signals, command: Command, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        command("schedule.spacing_s=3"),
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/cells/00-*/record.json")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, (out, err)
+    (line,) = err.splitlines()
+    (campaign,) = campaigns(tmp_path)
+    assert (
+        f"resume with: python -m harness resume={campaign.name} runs_dir={campaign.parent}" in line
+    )
+    kept = records(campaign)
+    assert len(kept) >= 1
+
+    hint = line.partition("python -m harness ")[2].split()
+    done = run([sys.executable, "-m", "harness", *hint])
+    assert records(campaign)[: len(kept)] == kept
+    assert len(records(campaign)) == 4
+    assert "drift:" in done.stdout
+    assert campaigns(tmp_path) == [campaign]
+
+
+def test_a_finished_campaign_has_nothing_to_resume(finished: Finished) -> None:
+    _, campaign, _ = finished
+    before = {p: p.stat().st_mtime_ns for p in campaign.glob("cells/*/*")}
+    verdict = (campaign / "verdict.json").read_text()
+    done = run(resume(campaign))
+    assert {p: p.stat().st_mtime_ns for p in campaign.glob("cells/*/*")} == before
+    assert "drift:" in done.stdout
+    assert (campaign / "verdict.json").read_text() == verdict
+    assert "+experiment=matched_pair" in verdict, "the command that repeats it"
+
+
+def test_a_resume_with_another_configuration_is_refused_with_the_difference(
+    finished: Finished,
+) -> None:
+    _, campaign, command = finished
+    line = error_line(run(resume(campaign, "cell.n_predict=9"), code=2))
+    assert "cell.n_predict: 8 -> 9" in line
+    line = error_line(run(resume(campaign, "memory=cap"), code=2))
+    assert "memory=cap" in line
+    whole = command("schedule.spacing_s=7", f"resume={campaign.name}")
+    line = error_line(run(whole, code=2))
+    assert "schedule.spacing_s: 0.2 -> 7" in line
+    run(command(f"resume={campaign.name}"))
+
+
+def test_a_store_that_cannot_be_used_costs_one_line(command: Command, tmp_path: Path) -> None:
+    done = run(command("tracking=local", "tracking.uri=http://127.0.0.1:9"))
+    assert "not logged to MLflow" in done.stdout
+    assert "127.0.0.1:9" in done.stdout
+    (campaign,) = campaigns(tmp_path)
+    assert (campaign / "verdict.json").is_file()
+
+
+def small_disk(tmp_path: Path, size: str, argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """The command with a real small disk as its runs_dir, and a look at what is left there."""
+    disk = tmp_path / "disk"
+    disk.mkdir(exist_ok=True)
+    script = (
+        f'mount -t tmpfs -o size={size} none "$1" || exit 99; disk=$1; shift; "$@"; code=$?;'
+        'find "$disk" -name record.json | wc -l; exit $code'
+    )
+    words = [a.replace(f"runs_dir={tmp_path / 'runs'}", f"runs_dir={disk}") for a in argv]
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", script, "sh", str(disk), *words],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode == 99 or "unshare" in done.stderr:
+        pytest.skip("mounting a small disk is not allowed here")
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_disk_that_is_full_before_the_start_is_refused(command: Command, tmp_path: Path) -> None:
+    done = small_disk(tmp_path, "100k", command())
+    assert done.returncode == 2, done.stderr
+    assert "no space left" in error_line(done)
+    assert done.stdout.strip() == "0"
+
+
+def test_a_disk_that_fills_up_keeps_what_was_measured(command: Command, tmp_path: Path) -> None:
+    done = small_disk(tmp_path, "900k", command("cell.n_predict=400"))
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert "no space left" in error_line(done).lower()
+    assert int(done.stdout.split()[-1]) >= 1
