@@ -1,0 +1,515 @@
+"""Campaigns in a real MLflow: the SQLite store beside them, and a server on loopback."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import rundir
+from harness.journal import JOURNAL, RECORD, write_json
+from harness.records import (
+    Arm,
+    ArmIdentity,
+    CampaignVerdict,
+    CandidateVerdict,
+    CellRecord,
+    Counters,
+    Drift,
+    EngineSettings,
+    Metrics,
+    Plan,
+    PlannedCell,
+    ProbeResult,
+    Probes,
+    TargetId,
+    Wait,
+    from_json,
+)
+from harness.tracking import TrackingError, default_uri, log_campaign
+
+pytestmark = pytest.mark.slow  # making a store's tables takes seconds
+
+TOKENS = 128
+EXPERIMENT = "matched_pair"
+START_S = 1.79e9
+COLUMNS = (
+    "token,wall_ms,io_ms,compute_ms,stall_ms,manage_ms,read_bytes,requests,hits,misses,"
+    "evictions,majflt,minflt,cpu_ms,invol_ctx"
+)
+CONFIG = """\
+name: matched_pair
+cell: {prompt: "%s"}
+tracking: {uri: "http://user:hunter2@tracking.example/x"}
+target: {kind: local, password: hunter2, key_file: /home/me/.ssh/id}
+"""
+
+
+def write_campaign(runs: Path, name: str = "20261129T200000Z-matched_pair-0001") -> Path:
+    """A campaign of three cells, as a session leaves it; its numbers follow from its tokens."""
+    directory = runs / name
+    order = [("baseline", "baseline"), ("candidate", "cache_half"), ("sentinel", "sentinel")]
+    settings = EngineSettings(threads=1, n_ctx=512, n_batch=128, moe_stream=True, cache_mb=40)
+    plan = Plan(
+        design="four_cell",
+        arms={a: Arm(a, settings, "In the beginning", TOKENS) for a in ("baseline", "cache_half")},
+        cells=tuple(
+            PlannedCell(i, cell, "cache_half" if role == "candidate" else "baseline", role, 30.0)  # type: ignore[arg-type]
+            for i, (role, cell) in enumerate(order)
+        ),
+        baseline="baseline",
+        candidates=("cache_half",),
+    )
+    directory.mkdir(parents=True)
+    (directory / rundir.CONFIG).write_text(CONFIG % ("long " * 2000))
+    write_json(directory / rundir.PLAN, plan)
+    write_json(directory / rundir.ENVIRONMENT, {"kernel": "6.1", "cpu": {"logical": 2}})
+    for planned in plan.cells:
+        write_cell(directory, planned)
+    write_verdict(directory, "inconclusive", -4.0)
+    write_journal(directory, "campaign_finished")
+    return directory
+
+
+def write_cell(directory: Path, planned: PlannedCell) -> None:
+    cell_dir = directory / "cells" / f"{planned.index:02d}-{planned.name}"
+    cell_dir.mkdir(parents=True)
+    rows = [
+        f"{i},{100 + 20 * math.sin(i + planned.index):.3f},9.5,80,5,1,{1000 * (i % 3)},32,"
+        f"{20 + i % 5},{12 - i % 5},{i % 2},0,3,90,1"
+        for i in range(TOKENS)
+    ]
+    walls = [float(r.split(",")[1]) for r in rows]
+    hits = sum(20 + i % 5 for i in range(TOKENS))
+    read = sum(1000 * (i % 3) for i in range(TOKENS))
+    (cell_dir / "tokens.csv").write_text("\n".join([COLUMNS, *rows]) + "\n")
+    (cell_dir / "stdout.txt").write_text("In the beginning")
+    record = CellRecord(
+        cell=planned.name,
+        arm=planned.arm,
+        role=planned.role,
+        index=planned.index,
+        status="ok",
+        exit_code=0,
+        argv=("moe-engine", "-m", "m.gguf"),
+        target=TargetId("local", "localhost"),
+        probe=Probes(ProbeResult(compute_ms=100.0), ProbeResult(compute_ms=101.0)),
+        counters=Counters(tokens=TOKENS, read_bytes=read + 7, hits=hits + 9),
+        metrics=Metrics(
+            tok_s=TOKENS / sum(walls) * 1e3,
+            hit_rate=hits / (32 * TOKENS),
+            bytes_per_token=read / TOKENS,
+            anon_peak_bytes=123_456_789,
+            anon_within_limit=True,
+            load_s=0.25,
+        ),
+        identity=ArmIdentity(model_sha256="a" * 64, engine_build_id="b1", direct_io=True),
+        output_sha256="c" * 64,
+        wait=Wait(30.0, "spacing"),
+        started_unix_s=START_S + 100 * planned.index,
+        ended_unix_s=START_S + 100 * planned.index + 20,
+    )
+    write_json(cell_dir / RECORD, record)
+
+
+def write_verdict(directory: Path, outcome: str, effect_pct: float) -> None:
+    verdict = CampaignVerdict(
+        directory.name,
+        Drift("stable", 0.4, ("sentinel 10.04 tok/s against baseline 10.00 tok/s",)),
+        (
+            CandidateVerdict(
+                "cache_half",
+                "baseline",
+                outcome,  # type: ignore[arg-type]
+                effect_pct=effect_pct,
+                reasons=("not beyond what two cells can show",),
+            ),
+        ),
+    )
+    write_json(directory / rundir.VERDICT, verdict)
+
+
+def write_journal(directory: Path, *events: str) -> None:
+    lines = [
+        json.dumps({"seq": i, "unix_s": START_S, "event": e})
+        for i, e in enumerate(("campaign_started", *events))
+    ]
+    (directory / JOURNAL).write_text("\n".join(lines) + "\n")
+
+
+def record_of(directory: Path, cell: str) -> CellRecord:
+    path = directory / "cells" / cell / RECORD
+    return from_json(CellRecord, json.loads(path.read_text()))
+
+
+class Store:
+    """What is in a store, read back with MLflow's own client."""
+
+    def __init__(self, uri: str) -> None:
+        from mlflow.tracking import MlflowClient
+
+        self.client = MlflowClient(uri)
+        experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        assert experiment is not None
+        self.experiment = experiment
+        runs = self.client.search_runs([experiment.experiment_id])
+        self.parents = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
+        self.cells = {r.info.run_name: r for r in runs if r not in self.parents and r.info.run_name}
+        assert len(self.cells) + len(self.parents) == len(runs)
+
+    @property
+    def parent(self) -> Any:
+        (parent,) = self.parents
+        return parent
+
+    def artifacts(self, run: Any) -> set[str]:
+        return {a.path for a in self.client.list_artifacts(run.info.run_id)}
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A store with its tables made, which takes seconds, to be copied by every test."""
+    runs = tmp_path_factory.mktemp("store") / "runs"
+    log_campaign(write_campaign(runs), uri=None, runs_dir=runs, experiment="template")
+    return (runs / "mlflow.db").read_bytes()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, empty_store: bytes) -> Path:
+    path = tmp_path / "runs"
+    path.mkdir()
+    (path / "mlflow.db").write_bytes(empty_store)
+    return path
+
+
+def log(directory: Path, **options: Any) -> str:
+    return log_campaign(
+        directory, uri=None, runs_dir=directory.parent, experiment=EXPERIMENT, **options
+    )
+
+
+def stored(directory: Path) -> Store:
+    return Store(default_uri(directory.parent))
+
+
+# --- what is there afterwards --------------------------------------------------------------------
+
+
+def test_a_campaign_is_one_parent_and_one_run_a_cell(runs: Path) -> None:
+    directory = write_campaign(runs)
+    parent_id = log(directory)
+    store = stored(directory)
+    assert store.parent.info.run_id == parent_id
+    assert store.parent.info.run_name == directory.name
+    assert store.parent.info.status == "FINISHED"
+    assert store.parent.info.start_time == round(START_S * 1e3)
+    assert store.parent.info.end_time == round((START_S + 220) * 1e3)
+    assert sorted(store.cells) == ["00-baseline", "01-cache_half", "02-sentinel"]
+    for run in store.cells.values():
+        assert run.data.tags["mlflow.parentRunId"] == parent_id
+        assert run.info.status == "FINISHED"
+
+
+def test_the_verdict_stands_in_tags_metrics_and_words(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    data = stored(directory).parent.data
+    assert data.tags["verdict.drift"] == "stable"
+    assert data.tags["verdict.cache_half"] == "inconclusive"
+    assert data.metrics["effect_pct.cache_half"] == -4.0
+    assert data.metrics["sentinel_change_pct"] == 0.4
+    assert "**cache_half: inconclusive** (-4.0 % tok/s)" in data.tags["mlflow.note.content"]
+    assert "- not beyond what two cells can show" in data.tags["mlflow.note.content"]
+
+
+def test_summary_metrics_are_the_records_and_null_is_not_logged(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    for name, run in stored(directory).cells.items():
+        record = record_of(directory, name)
+        for key, value in dataclasses.asdict(record.metrics).items():
+            if value is None and key in ("rss_peak_bytes", "prefill_tok_s", "hit_rate_total"):
+                assert key not in run.data.metrics
+            elif value is not None:
+                assert run.data.metrics[key] == pytest.approx(float(value), rel=1e-9), key
+        assert run.data.metrics["work/tokens"] == TOKENS
+        assert run.data.metrics["device/wait_s"] == 30
+
+
+@pytest.mark.parametrize("key", ["tok_s", "hit_rate", "bytes_per_token"])
+def test_series_by_token_end_in_the_summary_of_the_same_name(runs: Path, key: str) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    store = stored(directory)
+    run = store.cells["01-cache_half"]
+    history = store.client.get_metric_history(run.info.run_id, key)
+    assert [m.step for m in history] == list(range(TOKENS))
+    summary = getattr(record_of(directory, "01-cache_half").metrics, key)
+    assert history[-1].value == pytest.approx(summary, rel=1e-12)
+    assert run.data.metrics[key] == history[-1].value
+
+
+def test_single_tokens_are_there_too(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    store = stored(directory)
+    run_id = store.cells["00-baseline"].info.run_id
+    history = store.client.get_metric_history(run_id, "token/wall_ms")
+    assert [m.value for m in history] == [
+        float(f"{100 + 20 * math.sin(i):.3f}") for i in range(TOKENS)
+    ]
+    assert history[0].timestamp >= round(START_S * 1e3)
+
+
+def test_a_summary_that_the_tokens_do_not_give_has_the_last_word(runs: Path) -> None:
+    directory = write_campaign(runs)
+    path = directory / "cells" / "00-baseline" / RECORD
+    data = json.loads(path.read_text())
+    data["metrics"]["tok_s"] = 3.25
+    path.write_text(json.dumps(data))
+    log(directory)
+    store = stored(directory)
+    assert store.cells["00-baseline"].data.metrics["tok_s"] == 3.25
+
+
+def test_parameters_hold_the_configuration_without_secrets(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    store = stored(directory)
+    params = store.parent.data.params
+    assert params["name"] == "matched_pair"
+    assert params["tracking.uri"] == "http://tracking.example/x"
+    assert params["env.cpu.logical"] == "2"
+    assert len(params["cell.prompt"]) <= 6000
+    assert "(cut, sha256 " in params["cell.prompt"]
+    cell = store.cells["01-cache_half"].data.params
+    assert (cell["arm"], cell["asked.cache_mb"], cell["direct_io"]) == ("cache_half", "40", "true")
+    kept = Path(store.client.download_artifacts(store.parent.info.run_id, "config.yaml"))
+    for text in (kept.read_text(), json.dumps(params)):
+        assert "hunter2" not in text
+        assert ".ssh/id" not in text
+
+
+def test_artifacts_lie_beside_the_campaigns(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    store = stored(directory)
+    assert store.artifacts(store.parent) == {
+        *("config.yaml", "plan.json", "environment.json", "verdict.json", "journal.jsonl")
+    }
+    assert store.artifacts(store.cells["00-baseline"]) == {
+        "record.json",
+        "tokens.csv",
+        "stdout.txt",
+    }
+    assert store.experiment.artifact_location == (runs / "mlartifacts").as_uri()
+    assert list((runs / "mlartifacts").rglob("tokens.csv"))
+
+
+# --- again and in between ------------------------------------------------------------------------
+
+
+def test_logging_twice_changes_nothing(runs: Path) -> None:
+    directory = write_campaign(runs)
+    first_id = log(directory)
+    before = stored(directory)
+    assert log(directory) == first_id
+    after = stored(directory)
+    assert {n: r.info.run_id for n, r in before.cells.items()} == {
+        n: r.info.run_id for n, r in after.cells.items()
+    }
+    effects = after.client.get_metric_history(first_id, "effect_pct.cache_half")
+    assert [m.value for m in effects] == [-4.0]
+
+
+def test_a_cell_measured_again_replaces_its_run(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    path = directory / "cells" / "01-cache_half" / RECORD
+    data = json.loads(path.read_text())
+    data["metrics"]["load_s"] = 9.0
+    path.write_text(json.dumps(data))
+    write_verdict(directory, "provisional_loss", -21.0)
+    log(directory)
+    store = stored(directory)
+    assert sorted(store.cells) == ["00-baseline", "01-cache_half", "02-sentinel"]
+    assert store.cells["01-cache_half"].data.metrics["load_s"] == 9.0
+    assert store.parent.data.metrics["effect_pct.cache_half"] == -21.0
+    assert store.parent.data.tags["verdict.cache_half"] == "provisional_loss"
+
+
+def test_a_campaign_is_logged_while_it_runs_then_interrupted_then_resumed(runs: Path) -> None:
+    directory = write_campaign(runs)
+    later = directory / "cells" / "02-sentinel"
+    aside = directory / "aside"
+    later.rename(aside)
+    verdict = (directory / rundir.VERDICT).read_bytes()
+    (directory / rundir.VERDICT).unlink()
+
+    write_journal(directory)
+    log(directory, running=True)
+    store = stored(directory)
+    assert store.parent.info.status == "RUNNING"
+    assert len(store.cells) == 2
+    assert "under way**: 2 of 3 cells" in store.parent.data.tags["mlflow.note.content"]
+
+    write_journal(directory, "campaign_interrupted")
+    log(directory)
+    store = stored(directory)
+    assert store.parent.info.status == "KILLED"
+    assert "verdict.drift" not in store.parent.data.tags
+
+    aside.rename(later)
+    (directory / rundir.VERDICT).write_bytes(verdict)
+    write_journal(directory, "campaign_interrupted", "campaign_resumed", "campaign_finished")
+    log(directory)
+    store = stored(directory)
+    assert store.parent.info.status == "FINISHED"
+    assert len(store.cells) == 3
+    assert store.parent.data.tags["verdict.drift"] == "stable"
+
+
+@pytest.mark.parametrize(
+    ("status", "cell_status"), [("failed", "FAILED"), ("refused", "FAILED"), ("killed", "KILLED")]
+)
+def test_a_failed_cell_fails_the_campaign(runs: Path, status: str, cell_status: str) -> None:
+    directory = write_campaign(runs)
+    cell_dir = directory / "cells" / "01-cache_half"
+    (cell_dir / "tokens.csv").unlink()
+    data = json.loads((cell_dir / RECORD).read_text())
+    data |= {"status": status, "status_detail": "needs 5 bytes", "metrics": {}, "counters": {}}
+    (cell_dir / RECORD).write_text(json.dumps(data))
+    log(directory)
+    store = stored(directory)
+    assert store.parent.info.status == "FAILED"
+    assert store.cells["01-cache_half"].info.status == cell_status
+    assert "tok_s" not in store.cells["01-cache_half"].data.metrics
+    assert (
+        f"**cache_half {status}**: needs 5 bytes" in (store.parent.data.tags["mlflow.note.content"])
+    )
+
+
+def test_an_experiment_that_was_deleted_is_used_again(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    store = stored(directory)
+    store.client.delete_experiment(store.experiment.experiment_id)
+    log(directory)
+    assert stored(directory).experiment.lifecycle_stage == "active"
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_a_server_that_is_down_is_said_at_once_in_one_line(runs: Path) -> None:
+    directory = write_campaign(runs)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"http://me:hunter2@127.0.0.1:{unused.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(TrackingError, match="cannot be reached: Connection refused") as caught:
+            log_campaign(directory, uri=uri, runs_dir=runs, experiment=EXPERIMENT)
+    assert time.monotonic() - began < 5
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_store_that_cannot_be_opened_is_one_line(runs: Path) -> None:
+    directory = write_campaign(runs)
+    (runs / "mlflow.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(TrackingError, match=r"^MLflow store sqlite:///.*not a database") as caught:
+        log(directory)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_record_is_named(runs: Path) -> None:
+    directory = write_campaign(runs)
+    (directory / "cells" / "00-baseline" / RECORD).write_text('{"cell": ')
+    with pytest.raises(TrackingError, match=r"00-baseline/record.json: not JSON"):
+        log(directory)
+
+
+def test_mlflow_is_imported_only_to_log_and_says_nothing(tmp_path: Path) -> None:
+    directory = write_campaign(tmp_path / "runs")
+    program = (
+        "import sys; from pathlib import Path; from harness.tracking import log_campaign\n"
+        "assert 'mlflow' not in sys.modules\n"
+        f"d = Path({str(directory)!r})\n"
+        "log_campaign(d, uri=None, runs_dir=d.parent, experiment='matched_pair')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(rundir.__file__).parents[1])},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+
+
+# --- a server ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path, empty_store: bytes) -> Iterator[str]:
+    """A real `mlflow server` on loopback, with artifacts through it."""
+    home = tmp_path / "server"
+    home.mkdir()
+    (home / "store.db").write_bytes(empty_store)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)),
+        *("--workers", "1", "--backend-store-uri", f"sqlite:///{home}/store.db"),
+        *("--artifacts-destination", str(home / "artifacts")),
+    ]
+    env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    with (home / "log.txt").open("wb") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env=env, cwd=home, start_new_session=True
+        )
+        try:
+            _await_port(port, process, home / "log.txt")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, 15)
+            process.wait(30)
+
+
+def _await_port(port: int, process: subprocess.Popen[bytes], log_file: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log_file.read_text()
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"no server within two minutes: {log_file.read_text()}")
+
+
+def test_a_server_takes_campaigns_and_their_files(server: str, tmp_path: Path) -> None:
+    directory = write_campaign(tmp_path / "runs")
+    options: dict[str, Any] = {"runs_dir": directory.parent, "experiment": EXPERIMENT}
+    first = log_campaign(directory, uri=server, **options)
+    assert log_campaign(directory, uri=server, **options) == first
+    store = Store(server)
+    assert sorted(store.cells) == ["00-baseline", "01-cache_half", "02-sentinel"]
+    run = store.cells["02-sentinel"]
+    assert len(store.client.get_metric_history(run.info.run_id, "tok_s")) == TOKENS
+    assert store.artifacts(run) == {"record.json", "tokens.csv", "stdout.txt"}
+    assert list((tmp_path / "server" / "artifacts").rglob("tokens.csv"))
+    assert not (directory.parent / "mlartifacts").exists()
