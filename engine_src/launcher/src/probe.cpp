@@ -134,14 +134,18 @@ bool probe_reads(double seconds, const std::string & file, const Stop & stop, Pr
         return !stop();
     }
     const std::vector<int64_t> offsets = read_offsets(info.st_size);
+    posix_fadvise(buffered.get(), 0, 0, POSIX_FADV_RANDOM);  // no reading ahead into the cell's cache
     const UniqueFd direct(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
     const bool is_direct = direct && direct_reads_work(direct.get(), buffered.get(), offsets.front());
     const int fd = is_direct ? direct.get() : buffered.get();
 
     const auto forget_cache = [&] {
         if (!is_direct) {
-            // A request only: the kernel may keep what is in use elsewhere.
-            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+            // A request only: the kernel may keep what is in use elsewhere. The rest of the file stays as it is,
+            // for it may be the model, whose cached part belongs to the cell.
+            for (const int64_t offset : offsets) {
+                posix_fadvise(fd, static_cast<off_t>(offset), read_bytes_each, POSIX_FADV_DONTNEED);
+            }
         }
     };
     const auto read_all = [&] {
