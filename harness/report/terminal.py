@@ -71,7 +71,6 @@ class Terminal:
             highlight=False,
             markup=False,
             emoji=False,
-            soft_wrap=not self.rewrites,
             width=None if self.rewrites else PLAIN_WIDTH,
             force_terminal=None if self.rewrites else False,
             no_color=None if self.rewrites else True,
@@ -85,7 +84,8 @@ class Terminal:
     def say(self, text: str, style: str = "") -> None:
         """One line that stays."""
         self.close()
-        self._console.print(Text(text, style))
+        # the terminal wraps, so that a command can be copied whole
+        self._console.print(Text(text, style), soft_wrap=True)
 
     def close(self) -> None:
         """Remove the line that is being rewritten."""
@@ -101,7 +101,7 @@ class Terminal:
         with self._console.capture() as captured:
             self._console.print(table)
         for line in captured.get().splitlines():  # rich fills the last column with blanks
-            self._console.print(Text(line.rstrip()))
+            self._console.print(Text(line.rstrip()), soft_wrap=True)
 
     def _rewrite(self, text: str) -> None:
         line = Text(text, no_wrap=True, overflow="ellipsis")
@@ -119,29 +119,27 @@ class Terminal:
     # --- the plan ---
 
     def plan(self, plan: Plan, model_name: str) -> None:
-        """Cells, order, waits, and the time they are expected to take as far as it is known."""
-        table = _table(
-            "cell", "arm", "role", "wait s", "cache MiB", "io", "threads", "tokens", "limit MiB"
-        )
+        """Cells, order, waits, and the time they are expected to take as far as it is known.
+
+        What all arms have in common stands below the table, not in every row of it.
+        """
+        settings = {name: _settings(arm) for name, arm in plan.arms.items()}
+        titles = list(settings[plan.baseline])
+        differing = [t for t in titles if len({s[t] for s in settings.values()}) > 1]
+        table = _table("cell", "arm", "role", "wait s", *differing)
         for cell in plan.cells:
-            arm = plan.arms[cell.arm]
-            table.add_row(
-                f"{cell.index} {cell.name}",
-                cell.arm,
-                cell.role,
-                f"{cell.wait_s:g}",
-                _cache(arm),
-                _number(arm.engine.io_threads),
-                str(arm.engine.threads),
-                str(arm.n_predict),
-                _mib(arm.data_limit_bytes),
-            )
+            own = settings[cell.arm]
+            row = [f"{cell.index} {cell.name}", cell.arm, cell.role, f"{cell.wait_s:g}"]
+            table.add_row(*row, *(own[title] for title in differing))
         self._print_table(table)
+        common = settings[plan.baseline]
+        same = ", ".join(f"{t} {common[t]}" for t in titles if t not in differing)
         waits = sum(cell.wait_s for cell in plan.cells)
         limits = sum(plan.arms[cell.arm].time_limit_s for cell in plan.cells)
+        self.say(f"model {model_name}; in all cells: {same}")
         self.say(
-            f"model {model_name}; time expected: {_duration(waits)} of waits, cells unknown "
-            f"(at most {_duration(limits)} by their time limits)"
+            f"time expected: {_duration(waits)} of waits; cells unknown, at most "
+            f"{_duration(limits)} by their time limits"
         )
 
     # --- while it runs ---
@@ -175,6 +173,8 @@ class Terminal:
     def _progress(self, event: CellProgress) -> None:
         speed = "" if event.tok_s is None else f", {event.tok_s:.1f} tok/s"
         text = f"{_place(event)}: token {event.tokens} of {event.n_predict}{speed}"
+        if event.tokens >= event.n_predict:
+            text = f"{_place(event)}: all {event.n_predict} tokens out, last probe"
         now = time.monotonic()
         if self.rewrites:
             self._rewrite(text)
@@ -228,7 +228,7 @@ class Terminal:
 
     def _reasons(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
-            self._console.print(Text(f"  - {reason}"))
+            self._console.print(Text(f"  - {reason}"), soft_wrap=True)
 
 
 def _shared(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
@@ -255,12 +255,28 @@ def _style(verdict: str) -> str:
     return f"bold {STYLES.get(verdict, UNSURE)}"
 
 
-def _cache(arm: Arm) -> str:
-    return _number(arm.engine.cache_mb) if arm.engine.moe_stream else "mmap"
+def _settings(arm: Arm) -> dict[str, str]:
+    """What an arm asks of the engine, by column title; `-`: left to the engine or unlimited."""
+    engine = arm.engine
+    return {
+        "cache MiB": _number(engine.cache_mb) if engine.moe_stream else "mmap",
+        "io threads": _number(engine.io_threads),
+        "direct io": "-" if engine.direct_io is None else _yes_no(engine.direct_io),
+        "dense": engine.dense_weights or "-",
+        "top-k": _number(engine.expert_used),
+        "threads": str(engine.threads),
+        "n_ctx": str(engine.n_ctx),
+        "n_batch": str(engine.n_batch),
+        "tokens": str(arm.n_predict),
+        "repack": _yes_no(engine.repack),
+        "no_eog": _yes_no(engine.no_eog),
+        "prompt": f"{len(arm.prompt)} characters",
+        "limit MiB": "-" if arm.data_limit_bytes is None else f"{arm.data_limit_bytes / MIB:g}",
+    }
 
 
-def _mib(size: int | None) -> str:
-    return "-" if size is None else f"{size / MIB:g}"
+def _yes_no(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _number(value: float | None, digits: int = 0) -> str:

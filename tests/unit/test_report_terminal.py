@@ -1,0 +1,179 @@
+"""What a campaign looks like in a terminal and in a log file."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from cell_parts import make_arm, make_plan, with_engine
+
+from harness.events import CellFinished, CellProgress, CellStarted, Waiting
+from harness.records import (
+    CampaignVerdict,
+    CandidateVerdict,
+    CellRecord,
+    Counters,
+    Drift,
+    Metrics,
+    PlannedCell,
+    TargetId,
+)
+from harness.report.terminal import DRIFT_WORDS, OUTCOME_WORDS, Terminal
+
+CELL = PlannedCell(1, "cache_half", "cache_half", "candidate", 30.0)
+RECORD = CellRecord(
+    cell="cache_half",
+    arm="cache_half",
+    role="candidate",
+    index=1,
+    status="ok",
+    exit_code=0,
+    argv=(),
+    target=TargetId("local", "here"),
+    counters=Counters(tokens=128),
+    metrics=Metrics(
+        tok_s=12.345, hit_rate=0.5, bytes_per_token=3 * 2**20, anon_peak_bytes=64 * 2**20
+    ),
+)
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(*calls: tuple[str, object], stream: io.StringIO | None = None) -> str:
+    out = stream or io.StringIO()
+    view = Terminal(out)
+    for name, argument in calls:
+        getattr(view, name)(argument)
+    view.close()
+    return out.getvalue()
+
+
+def plan_text(*arms: object, name: str = "tiny") -> str:
+    out = io.StringIO()
+    Terminal(out).plan(make_plan(*arms, wait_s=30.0), name)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_the_plan_shows_what_differs_in_rows_and_the_rest_once() -> None:
+    base = make_arm("baseline")
+    text = plan_text(base, with_engine(make_arm("small"), cache_mb=4))
+    header, *rows = text.splitlines()
+    assert header.split() == ["cell", "arm", "role", "wait", "s", "cache", "MiB"]
+    assert rows[0].split() == ["0", "baseline", "baseline", "baseline", "0", "8"]
+    assert rows[1].split() == ["1", "small", "small", "candidate", "30", "4"]
+    assert rows[2].split() == ["2", "sentinel", "baseline", "sentinel", "30", "8"]
+    assert "in all cells: io threads 2, direct io yes" in text
+    assert "time expected: 1 min of waits; cells unknown, at most 3 h" in text
+
+
+def test_a_limit_is_shown_in_mib() -> None:
+    arm = replace(make_arm("baseline"), data_limit_bytes=24 * 2**20)
+    assert "limit MiB 24" in plan_text(arm)
+    assert "limit MiB -" in plan_text(make_arm("baseline"))
+
+
+def test_a_log_gets_few_plain_lines() -> None:
+    text = shown(
+        ("event", Waiting(CELL, 4, 29.7, "spacing")),
+        ("event", Waiting(CELL, 4, 28.7, "spacing")),
+        ("event", CellStarted(CELL, 4)),
+        ("event", CellProgress(CELL, 4, 5, 128, 4.9)),
+        ("event", CellFinished(CELL, 4, RECORD)),
+    )
+    assert text.splitlines() == [
+        "cell 2 of 4 cache_half: waiting 30 s (spacing)",
+        "cell 2 of 4 cache_half: running",
+        "cell 2 of 4 cache_half: 12.35 tok/s, 128 tokens",
+    ]
+
+
+def test_a_terminal_counts_down_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = shown(
+        ("event", Waiting(CELL, 4, 29.7, "spacing")),
+        ("event", Waiting(CELL, 4, 28.7, "spacing")),
+        ("event", CellProgress(CELL, 4, 5, 128, 4.9)),
+        ("event", CellProgress(CELL, 4, 128, 128, 0.9)),
+        ("event", CellFinished(CELL, 4, RECORD)),
+        stream=Tty(),
+    )
+    for words in ("waiting 30 s", "waiting 29 s", "token 5 of 128, 4.9 tok/s", "last probe"):
+        assert words in text
+    assert text.count("\n") <= 2
+    assert text.endswith("128 tokens\n")
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    verdict = ("verdict", CampaignVerdict("x", Drift("stable", 0.1), ()))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[1;32m" in shown(verdict, stream=Tty())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "32m" not in shown(verdict, stream=Tty())
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    bare = replace(RECORD, metrics=Metrics(), status="failed")
+    header, *rows = shown(("results", [RECORD, bare])).strip().splitlines()
+    assert "MiB/token" in header
+    assert "anon peak MiB" in header
+    assert rows[0].split()[2:] == ["cache_half", "12.35", "50.0%", "3.00", "64.0", "ok"]
+    assert rows[1].split()[2:] == ["cache_half", "-", "-", "-", "-", "failed"]
+
+
+def test_a_failed_cell_says_why() -> None:
+    bad = replace(RECORD, status="killed", status_detail="time limit of 5 s")
+    assert "killed: time limit of 5 s" in shown(("event", CellFinished(CELL, 4, bad)))
+
+
+def test_the_verdict_is_in_words_with_reasons_and_says_once_what_all_share() -> None:
+    both = "the command for more"
+    text = shown(
+        (
+            "verdict",
+            CampaignVerdict(
+                "id",
+                Drift("drifting", -7.0, ("sentinel 4 against 5",)),
+                (
+                    CandidateVerdict(
+                        "half", "base", "provisional_loss", effect_pct=-12.34, reasons=("a", both)
+                    ),
+                    CandidateVerdict("off", "base", "unreadable", reasons=("b", both)),
+                ),
+            ),
+        )
+    )
+    assert text.strip().splitlines() == [
+        f"drift: {DRIFT_WORDS['drifting']}",
+        "  - sentinel 4 against 5",
+        "half against base: provisional loss, -12.3 % tok/s",
+        "  - a",
+        f"off against base: {OUTCOME_WORDS['unreadable']}",
+        "  - b",
+        "for all candidates:",
+        f"  - {both}",
+    ]
+
+
+def test_every_verdict_of_the_contract_has_words() -> None:
+    import typing
+
+    from harness.records import DriftVerdict, Outcome
+
+    assert set(DRIFT_WORDS) == set(typing.get_args(DriftVerdict))
+    assert set(OUTCOME_WORDS) == set(typing.get_args(Outcome))
+
+
+def test_names_with_brackets_are_shown_as_they_are() -> None:
+    assert "[bold]x[/bold]" in shown(("say", "[bold]x[/bold]"))
+
+
+def test_a_long_command_is_not_broken_into_lines() -> None:
+    command = "python -m harness " + "x" * 300
+    reason = Drift("stable", 0.0, (command,))
+    assert command in shown(("verdict", CampaignVerdict("i", reason, ())), stream=Tty())
