@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from launcher_parts import PYTHON, Run, command, table
 
+from harness.device.launcher import read_result
+
 pytestmark = pytest.mark.slow  # the first test builds the launcher
 
 
@@ -24,7 +26,7 @@ def test_the_state_of_a_made_up_device(launcher: Path, device: Path) -> None:
     assert state["load_1m"] == 2.5
     assert state["cpu_busy_share"] is None  # a clock that stands still
     assert state["cpufreq"][1] == {
-        "policy": "policy4", "cpus": [4, 5, 6, 7], "governor": "walt",
+        "policy": "policy4", "cpus": "4 5 6 7", "governor": "walt",
         "scaling_max_khz": 2800000, "scaling_cur_khz": 2200000, "cpuinfo_max_khz": 3000000,
     }  # fmt: skip
     assert [(zone["zone"], zone["type"], zone["temp_c"]) for zone in state["thermal"]] == [
@@ -83,6 +85,10 @@ def test_the_series_follows_the_device_while_the_program_runs(
     assert first["mem_available_bytes"] == str(3000 * 1024)
     assert first["thermal_zone8.unreadable.temp_c"] == first["thermal_zone5.absurd.temp_c"] == ""
     assert result["exit"]["cpufreq"][1]["scaling_max_khz"] == 1400000
+    as_read = read_result(tmp_path / "cell")  # by the host's half of the launcher
+    assert as_read is not None
+    assert as_read.entry is not None
+    assert as_read.entry.cpufreq[0].cpus == "0 1 2 3"
     sensors = {sensor["type"]: sensor for sensor in result["sensors"]}
     assert sensors["cpu-milli"]["constant"] is False
     assert sensors["trip"]["constant"] is True

@@ -77,7 +77,7 @@ void read_memory(const std::string & proc_root, DeviceState & state) {
 CpuPolicyState read_policy(const CpuPolicy & policy) {
     CpuPolicyState state;
     state.policy = policy.policy;
-    state.cpus = parse_cpu_list(read_value(policy.dir + "/related_cpus").value_or(""));
+    state.cpus = read_value(policy.dir + "/related_cpus");
     state.scaling_max_khz = read_int(policy.dir + "/scaling_max_freq");
     state.scaling_cur_khz = read_int(policy.dir + "/scaling_cur_freq");
     state.cpuinfo_max_khz = read_int(policy.dir + "/cpuinfo_max_freq");
@@ -113,30 +113,6 @@ std::optional<PressureState> read_pressure(const std::string & proc_root) {
 }
 
 }  // namespace
-
-std::vector<int64_t> parse_cpu_list(const std::string & text) {
-    constexpr int64_t most_cpus = 4096;
-    std::vector<int64_t> cpus;
-    const char * at = text.data();
-    const char * const end = at + text.size();
-    while (at < end) {
-        int64_t first = 0;
-        auto parsed = std::from_chars(at, end, first);
-        if (parsed.ec != std::errc()) {
-            ++at;  // a separator
-            continue;
-        }
-        int64_t last = first;
-        if (parsed.ptr < end && *parsed.ptr == '-') {
-            parsed = std::from_chars(parsed.ptr + 1, end, last);
-        }
-        for (int64_t cpu = first; cpu <= last && cpu < most_cpus; ++cpu) {
-            cpus.push_back(cpu);
-        }
-        at = parsed.ptr;
-    }
-    return cpus;
-}
 
 std::optional<int64_t> read_oom_kills(const std::string & proc_root) {
     const auto text = read_text(proc_root + "/vmstat");
@@ -177,11 +153,7 @@ void write_json(JsonWriter & json, const DeviceState & state) {
     json.field("cpu_busy_share", state.cpu_busy_share);
     json.key("cpufreq").begin_array();
     for (const CpuPolicyState & policy : state.cpufreq) {
-        json.begin_object().field("policy", policy.policy).key("cpus").begin_array();
-        for (const int64_t cpu : policy.cpus) {
-            json.integer(cpu);
-        }
-        json.end_array();
+        json.begin_object().field("policy", policy.policy).field("cpus", policy.cpus);
         json.field("scaling_max_khz", policy.scaling_max_khz);
         json.field("scaling_cur_khz", policy.scaling_cur_khz);
         json.field("cpuinfo_max_khz", policy.cpuinfo_max_khz);

@@ -12,7 +12,7 @@ class JsonWriter;
 
 struct CpuPolicyState {
     std::string policy;
-    std::vector<int64_t> cpus;
+    std::optional<std::string> cpus;  // as the kernel lists them: "0 1 2 3"
     std::optional<int64_t> scaling_max_khz;
     std::optional<int64_t> scaling_cur_khz;
     std::optional<int64_t> cpuinfo_max_khz;
@@ -56,9 +56,6 @@ DeviceState read_device_state(const std::string & proc_root, const std::string &
 
 // Processes ended by the kernel for want of memory since boot.
 std::optional<int64_t> read_oom_kills(const std::string & proc_root);
-
-// "0-2 5" or "0,1,2,5" into 0 1 2 5.
-std::vector<int64_t> parse_cpu_list(const std::string & text);
 
 void write_json(JsonWriter & json, const DeviceState & state);
 

@@ -40,21 +40,6 @@ TEST(temperature_scale_remembers_the_unit) {
     THAT(!thousandths.to_celsius(900));
 }
 
-TEST(cpu_lists) {
-    const auto joined = [](const std::string & text) {
-        std::string all;
-        for (const int64_t cpu : launcher::parse_cpu_list(text)) {
-            all += std::to_string(cpu) + ";";
-        }
-        return all;
-    };
-    EQUAL(joined("0 1 2"), "0;1;2;");
-    EQUAL(joined("0-2,6"), "0;1;2;6;");
-    EQUAL(joined(""), "");
-    EQUAL(joined("x"), "");
-    EQUAL(joined("3-1"), "");
-}
-
 TEST(an_empty_device_has_nothing_but_a_time) {
     const check::TempDir dir;
     const DeviceState state = launcher::read_device_state(dir.path("proc"), dir.path("sys"));
