@@ -196,7 +196,8 @@ void Catalog::add_shard(const std::string & path, uint32_t shard) {
             dense_.push_back({name, shard, offset, bytes, is_embedding_table(name)});
             continue;
         }
-        const int64_t n_expert = gguf_get_tensor_ne(gguf.get(), id)[2];
+        const int64_t * ne = gguf_get_tensor_ne(gguf.get(), id);
+        const int64_t n_expert = ne[2];
         if (n_expert < 1 || n_expert > INT32_MAX || bytes % static_cast<uint64_t>(n_expert) != 0) {
             refuse(path, "tensor " + name + " has no usable shape for experts");
         }
@@ -216,7 +217,8 @@ void Catalog::add_shard(const std::string & path, uint32_t shard) {
             refuse(path, "tensor " + name + " has " + std::to_string(n_expert) + " experts, another of its layer " +
                              std::to_string(it->n_expert));
         }
-        it->parts.push_back({name, shard, offset, bytes / static_cast<uint64_t>(n_expert)});
+        it->parts.push_back({name, shard, offset, bytes / static_cast<uint64_t>(n_expert), static_cast<uint32_t>(ne[0]),
+                             static_cast<uint32_t>(ne[1])});
     }
 }
 

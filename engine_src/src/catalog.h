@@ -21,6 +21,8 @@ struct ExpertPart {
     uint32_t shard = 0;
     uint64_t offset = 0;
     uint64_t slice_bytes = 0;
+    uint32_t n_in = 0;   // floats in a row of the matmul's input
+    uint32_t n_out = 0;  // and of its output
 };
 
 // Experts that are routed together: the ids of one top-k select from one block. A layer has one block,

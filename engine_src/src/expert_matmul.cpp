@@ -13,11 +13,21 @@ namespace {
 // The kernel lists the rows of every expert in a table of n_experts x n_pairs entries of 8 bytes. With slots in
 // the role of experts that table would grow with the arena (6,000 slots and 4,096 pairs: 200 MB), so slots are
 // taken in runs whose table stays below this.
-constexpr uint64_t kRowTableBytes = uint64_t{4} << 20;
+constexpr uint64_t kRowTableBytes = uint64_t{1} << 20;
 constexpr uint64_t kRowTableEntry = 8;
 
 // Rows copied out and back when a call covers only some of the node's pairs.
 constexpr uint64_t kGatherBytes = uint64_t{8} << 20;
+
+bool row_table_fits(uint64_t n_slots, uint64_t n_pairs) { return n_slots * n_pairs * kRowTableEntry <= kRowTableBytes; }
+
+// Without keeping the old content, or holding it and the new at once.
+void grow(std::vector<float> & buffer, size_t n) {
+    if (buffer.size() < n) {
+        buffer = {};
+        buffer.resize(n);
+    }
+}
 
 constexpr size_t kGraphNodes = 8;
 constexpr size_t kGraphTensors = 8;
@@ -88,19 +98,27 @@ ExpertMatmul::ExpertMatmul() {
     }
 }
 
+uint64_t ExpertMatmul::scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert, uint64_t n_slots,
+                                     uint64_t n_tokens, uint64_t n_used) {
+    const uint64_t n_pairs = n_tokens * n_used;
+    const uint64_t table = std::min(n_slots * n_pairs * kRowTableEntry, kRowTableBytes);
+    if (row_table_fits(n_slots, n_pairs) && std::min(n_expert, n_pairs) <= n_slots) {
+        return table;  // one call covers any routing
+    }
+    const uint64_t row = (n_in + n_out) * sizeof(float);
+    return table + std::min(n_pairs * row, std::max(kGatherBytes, n_tokens * row));
+}
+
 void ExpertMatmul::run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, std::byte * weights,
                        uint64_t slot_stride, ggml_backend_t cpu) {
     std::sort(where.begin(), where.end(), [](const ExpertSlot & a, const ExpertSlot & b) { return a.slot < b.slot; });
     const auto row_floats = static_cast<uint64_t>(node->src[1]->ne[0] + node->ne[0]);
-    const auto table_fits = [](uint64_t span, uint64_t n_pairs) {
-        return span * n_pairs * kRowTableEntry <= kRowTableBytes;
-    };
 
     Range all{where.data(), where.data() + where.size(), 0};
     for (const ExpertSlot & s : where) {
         all.n_pairs += routing.n_pairs(s.expert);
     }
-    if (all.n_pairs == routing.n_pairs() && table_fits(all.span(), all.n_pairs)) {
+    if (all.n_pairs == routing.n_pairs() && row_table_fits(all.span(), all.n_pairs)) {
         run_whole(node, routing, all, weights, slot_stride, cpu);
         return;
     }
@@ -110,7 +128,7 @@ void ExpertMatmul::run(ggml_tensor * node, const Routing & routing, std::vector<
         Range range{it, it, 0};
         while (range.end != all.end) {
             const size_t n_pairs = range.n_pairs + routing.n_pairs(range.end->expert);
-            const bool fits = table_fits(range.end->slot - range.begin->slot + 1, n_pairs) &&
+            const bool fits = row_table_fits(range.end->slot - range.begin->slot + 1, n_pairs) &&
                               n_pairs * row_floats * sizeof(float) <= kGatherBytes;
             if (range.end != range.begin && !fits) {
                 break;
@@ -152,13 +170,8 @@ void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, con
     ggml_reset(ctx_.get());
     const auto n_in = static_cast<size_t>(src->ne[0]);
     const auto n_out = static_cast<size_t>(node->ne[0]);
-    // Grown only: these are reused from call to call, and clearing them would cost as much as copying.
-    if (gathered_in_.size() < range.n_pairs * n_in) {
-        gathered_in_.resize(range.n_pairs * n_in);
-    }
-    if (gathered_out_.size() < range.n_pairs * n_out) {
-        gathered_out_.resize(range.n_pairs * n_out);
-    }
+    grow(gathered_in_, range.n_pairs * n_in);
+    grow(gathered_out_, range.n_pairs * n_out);
     slot_ids_.resize(range.n_pairs);
 
     const auto each_pair = [&](const auto & visit) {

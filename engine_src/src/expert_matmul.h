@@ -41,6 +41,10 @@ class ExpertMatmul {
 public:
     ExpertMatmul();
 
+    // Memory that run() takes at most for a batch of `n_tokens`, beside what the CPU backend needs for any node.
+    static uint64_t scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert, uint64_t n_slots, uint64_t n_tokens,
+                                  uint64_t n_used);
+
     // Computes the rows of `node` that are routed to the experts of `where`. `weights` is the address of the
     // node's matrix in slot 0. Throws Error(other) when the backend fails.
     void run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, std::byte * weights,

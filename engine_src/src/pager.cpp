@@ -77,9 +77,8 @@ public:
         info.slots = n_slots_;
         info.slot_bytes = layout_.stride();
         info.arena_bytes = n_slots_ * layout_.stride();
-        // Reads go straight into the slots. The step buffer of anonymous dense weights is gone before anything else is
-        // reserved, and smaller than what comes.
-        info.io_buffer_bytes = 0;
+        // Reads go straight into the slots; the step buffer of anonymous dense weights is gone before there is an arena.
+        info.io_buffer_bytes = matmul_scratch_bytes();
         info.thread_stack_bytes = static_cast<uint64_t>(options_.io_threads) * IoPool::kStackBytes;
         info.dense_anon_bytes = options_.dense == DensePolicy::anon ? dense_.bytes() : 0;
         info.expert_bytes = catalog_.expert_bytes();
@@ -131,10 +130,22 @@ private:
         return GGML_STATUS_FAILED;
     }
 
+    uint32_t top_k() const { return options_.expert_used != 0 ? options_.expert_used : catalog_.n_expert_used(); }
+
+    uint64_t matmul_scratch_bytes() const {
+        uint64_t most = 0;
+        for (const MoeBlock & block : catalog_.blocks()) {
+            for (const ExpertPart & part : block.parts) {
+                most = std::max(most, ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, n_slots_,
+                                                                  options_.n_batch, top_k()));
+            }
+        }
+        return most;
+    }
+
     // As many slots as the arena's size allows: at least what one token needs in one layer, at most every expert.
     uint32_t choose_slots() const {
-        const uint32_t top_k = options_.expert_used != 0 ? options_.expert_used : catalog_.n_expert_used();
-        const uint64_t least = std::min<uint64_t>(top_k, catalog_.n_expert());
+        const uint64_t least = std::min<uint64_t>(top_k(), catalog_.n_expert());
         const uint64_t wanted = options_.cache_bytes / layout_.stride();
         return static_cast<uint32_t>(std::min<uint64_t>(std::max(wanted, least), catalog_.n_keys()));
     }

@@ -26,6 +26,7 @@ struct PagerOptions {
     int io_threads = 4;
     bool direct_io = true;  // a request: what came of it stands in PagerInfo
     DensePolicy dense = DensePolicy::mmap;
+    uint32_t n_batch = 512;    // largest batch that will be decoded: sizes the scratch of the matmuls
     uint32_t expert_used = 0;  // top-k when it is overridden; 0: the model's own. Sizes the smallest arena.
 };
 
@@ -36,7 +37,7 @@ struct PagerInfo {
     uint64_t arena_bytes = 0;
     uint64_t slot_bytes = 0;
     uint32_t slots = 0;
-    uint64_t io_buffer_bytes = 0;
+    uint64_t io_buffer_bytes = 0;      // of reads beside the slots, and of matmuls beside the CPU backend's own
     uint64_t thread_stack_bytes = 0;   // of the read lanes
     uint64_t dense_anon_bytes = 0;     // dense weights held in anonymous memory
     uint64_t expert_bytes = 0;         // all routed experts of the model
