@@ -74,7 +74,7 @@ def _start(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Ca
     model = _model(config)
     plan = make_plan(config, model.info, os.cpu_count() or 1)
     if config.plan_only:
-        view.plan(plan, model.name)
+        _show_plan(plan, model, runs_dir, view)
         view.say("plan only: nothing was run, and the engine was not asked whether it fits")
         return None
     build = _engine(config)
@@ -84,7 +84,7 @@ def _start(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Ca
     with rundir.disk_errors(directory):
         _write_first_files(directory, stored, plan, build, model)
     view.say(f"campaign {directory}")
-    view.plan(plan, model.name)
+    _show_plan(plan, model, runs_dir, view)
     return Campaign(directory, config, stored, plan, build, model, tuple(overrides))
 
 
@@ -103,12 +103,18 @@ def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> C
     plan = _stored_plan(directory)
     model = _model(config)
     if data["plan_only"]:
-        view.plan(plan, model.name)
+        _show_plan(plan, model, directory.parent, view)
         return None
     build = _engine(config)
     _ask_engine(build, model, plan)
     view.say(f"campaign {directory}, resumed")
     return Campaign(directory, config, stored, plan, build, model, tuple(overrides))
+
+
+def _show_plan(plan: Plan, model: ModelFile, runs_dir: Path, view: Terminal) -> None:
+    from harness.history import expected_seconds
+
+    view.plan(plan, model.name, expected_seconds(runs_dir, plan, model.sha256))
 
 
 def _stored_plan(directory: Path) -> Plan:

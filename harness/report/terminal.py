@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -118,29 +118,26 @@ class Terminal:
 
     # --- the plan ---
 
-    def plan(self, plan: Plan, model_name: str) -> None:
+    def plan(self, plan: Plan, model_name: str, seconds: Mapping[str, float]) -> None:
         """Cells, order, waits, and the time they are expected to take as far as it is known.
 
-        What all arms have in common stands below the table, not in every row of it.
+        `seconds`: what a cell of an arm took before. What all arms have in common stands below the
+        table, not in every row of it.
         """
         settings = {name: _settings(arm) for name, arm in plan.arms.items()}
         titles = list(settings[plan.baseline])
         differing = [t for t in titles if len({s[t] for s in settings.values()}) > 1]
-        table = _table("cell", "arm", "role", "wait s", *differing)
+        table = _table("cell", "arm", "role", "wait s", *differing, "expected s")
         for cell in plan.cells:
             own = settings[cell.arm]
             row = [f"{cell.index} {cell.name}", cell.arm, cell.role, f"{cell.wait_s:g}"]
-            table.add_row(*row, *(own[title] for title in differing))
+            took = f"{seconds[cell.arm]:.0f}" if cell.arm in seconds else "unknown"
+            table.add_row(*row, *(own[title] for title in differing), took)
         self._print_table(table)
         common = settings[plan.baseline]
         same = ", ".join(f"{t} {common[t]}" for t in titles if t not in differing)
-        waits = sum(cell.wait_s for cell in plan.cells)
-        limits = sum(plan.arms[cell.arm].time_limit_s for cell in plan.cells)
         self.say(f"model {model_name}; in all cells: {same}")
-        self.say(
-            f"time expected: {_duration(waits)} of waits; cells unknown, at most "
-            f"{_duration(limits)} by their time limits"
-        )
+        self.say(_time_expected(plan, seconds))
 
     # --- while it runs ---
 
@@ -253,6 +250,26 @@ def _place(event: SessionEvent) -> str:
 
 def _style(verdict: str) -> str:
     return f"bold {STYLES.get(verdict, UNSURE)}"
+
+
+def _time_expected(plan: Plan, seconds: Mapping[str, float]) -> str:
+    waits = sum(cell.wait_s for cell in plan.cells)
+    unknown = [cell.arm for cell in plan.cells if cell.arm not in seconds]
+    total = waits + sum(seconds.get(cell.arm, 0.0) for cell in plan.cells)
+    if not unknown:
+        return f"time expected: {_duration(round(total))}, by earlier campaigns"
+    limits = sum(plan.arms[name].time_limit_s for name in unknown)
+    known = f"{_duration(waits)} of waits"
+    if len(unknown) < len(plan.cells):
+        known = f"{_duration(round(total))} of waits and cells that ran before"
+    return (
+        f"time expected: {known}; {_cells(len(unknown))} unknown, at most {_duration(limits)} "
+        "by their time limits"
+    )
+
+
+def _cells(count: int) -> str:
+    return f"{count} cell" if count == 1 else f"{count} cells"
 
 
 def _settings(arm: Arm) -> dict[str, str]:

@@ -111,6 +111,13 @@ def test_a_campaign_from_command_line_to_verdict(finished: Finished) -> None:
     assert done.stderr == ""
 
 
+def test_the_next_plan_knows_how_long_such_cells_take(finished: Finished) -> None:
+    _, _, command = finished
+    assert "by earlier campaigns" in run(command("plan_only=true")).stdout
+    text = run(command("plan_only=true", "cells.cache_half.n_predict=9")).stdout
+    assert "1 cell unknown" in text
+
+
 def test_plan_only_prints_the_plan_and_makes_nothing(command: Command, tmp_path: Path) -> None:
     text = run(command("plan_only=true", "engine.binary=/no/engine/needed")).stdout
     for word in ("baseline", "cache_half", "cache_off", "sentinel", "0.2", "unknown"):

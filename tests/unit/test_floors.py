@@ -19,7 +19,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"campaign"},
     {"session"},
-    {"report", "tracking", "importers", "collect"},
+    {"report", "tracking", "importers", "collect", "history"},
     {"tracking_data"},
     {"device"},
     {"analysis", "verify", "events"},

@@ -10,6 +10,7 @@ from cell_parts import make_arm, make_plan, with_engine
 
 from harness.events import CellFinished, CellProgress, CellStarted, Waiting
 from harness.records import (
+    Arm,
     CampaignVerdict,
     CandidateVerdict,
     CellRecord,
@@ -52,9 +53,9 @@ def shown(*calls: tuple[str, object], stream: io.StringIO | None = None) -> str:
     return out.getvalue()
 
 
-def plan_text(*arms: object, name: str = "tiny") -> str:
+def plan_text(*arms: Arm, **seconds: float) -> str:
     out = io.StringIO()
-    Terminal(out).plan(make_plan(*arms, wait_s=30.0), name)  # type: ignore[arg-type]
+    Terminal(out).plan(make_plan(*arms, wait_s=30.0), "tiny", seconds)
     return out.getvalue()
 
 
@@ -62,12 +63,21 @@ def test_the_plan_shows_what_differs_in_rows_and_the_rest_once() -> None:
     base = make_arm("baseline")
     text = plan_text(base, with_engine(make_arm("small"), cache_mb=4))
     header, *rows = text.splitlines()
-    assert header.split() == ["cell", "arm", "role", "wait", "s", "cache", "MiB"]
-    assert rows[0].split() == ["0", "baseline", "baseline", "baseline", "0", "8"]
-    assert rows[1].split() == ["1", "small", "small", "candidate", "30", "4"]
-    assert rows[2].split() == ["2", "sentinel", "baseline", "sentinel", "30", "8"]
+    assert " ".join(header.split()) == "cell arm role wait s cache MiB expected s"
+    assert " ".join(rows[0].split()) == "0 baseline baseline baseline 0 8 unknown"
+    assert " ".join(rows[1].split()) == "1 small small candidate 30 4 unknown"
+    assert " ".join(rows[2].split()) == "2 sentinel baseline sentinel 30 8 unknown"
     assert "in all cells: io threads 2, direct io yes" in text
-    assert "time expected: 1 min of waits; cells unknown, at most 3 h" in text
+    assert "time expected: 1 min of waits; 3 cells unknown, at most 3 h" in text
+
+
+def test_the_time_expected_is_what_was_measured_before_and_no_guess() -> None:
+    arms = make_arm("baseline"), make_arm("small")
+    text = plan_text(*arms, baseline=10.2, small=20.0)
+    assert "time expected: 1 min 40 s, by earlier campaigns" in text
+    assert [r.split()[-1] for r in text.splitlines()[1:4]] == ["10", "20", "10"]
+    text = plan_text(*arms, small=20.0)
+    assert "1 min 20 s of waits and cells that ran before; 2 cells unknown, at most 2 h" in text
 
 
 def test_a_limit_is_shown_in_mib() -> None:

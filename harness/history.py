@@ -1,0 +1,54 @@
+"""How long cells took in earlier campaigns, to say what a plan will take. Reads `runs_dir` only."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+from harness import rundir
+from harness.errors import HarnessError
+from harness.journal import load_records
+from harness.records import Arm, Plan, from_json, to_json
+
+# newest first; older ones were measured on another state of the device
+CAMPAIGNS = 20
+
+
+def expected_seconds(runs_dir: Path, plan: Plan, model_sha256: str | None) -> dict[str, float]:
+    """Median seconds of a cell by arm, for arms that ran before with the same settings and model.
+
+    From the newest campaign that has the arm; what cannot be read is passed over.
+    """
+    known: dict[str, float] = {}
+    for path in sorted(runs_dir.glob(f"*/{rundir.PLAN}"), reverse=True)[:CAMPAIGNS]:
+        missing = {name: arm for name, arm in plan.arms.items() if name not in known}
+        if not missing:
+            break
+        known |= _durations(path.parent, missing, model_sha256)
+    return known
+
+
+def _durations(campaign: Path, arms: dict[str, Arm], model_sha256: str | None) -> dict[str, float]:
+    try:
+        environment = json.loads((campaign / rundir.ENVIRONMENT).read_bytes())
+        earlier = from_json(Plan, json.loads((campaign / rundir.PLAN).read_bytes()))
+        if environment["model_sha256"] != model_sha256:
+            return {}
+        records = load_records(campaign)
+    except (OSError, ValueError, KeyError, TypeError, HarnessError):
+        return {}
+    found: dict[str, list[float]] = {}
+    for record in records:
+        began, ended = record.started_unix_s, record.ended_unix_s
+        if record.status != "ok" or began is None or ended is None:
+            continue
+        # the name of an arm does not change what it costs
+        same = [n for n, arm in arms.items() if _work(arm) == _work(earlier.arms[record.arm])]
+        for name in same:
+            found.setdefault(name, []).append(ended - began)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _work(arm: Arm) -> dict[str, object]:
+    return {k: v for k, v in to_json(arm).items() if k not in ("name", "time_limit_s")}
