@@ -229,7 +229,7 @@ def test_an_altered_model_is_made_again_and_the_reason_said(tmp_path: Path) -> N
 
 
 def test_nothing_is_made_when_that_is_not_wanted(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="model make synthetic geometry=tiny --cache-dir [^ ]+`"):
+    with pytest.raises(UsageError, match=r"model make synthetic geometry=tiny --cache-dir [^ ]+`"):
         resolve_model(TINY, cache_dir=tmp_path, make=False)
 
 
