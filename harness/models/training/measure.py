@@ -23,6 +23,7 @@ import torch
 
 from harness.models.training.export import ARCH, load_weights
 from harness.models.training.model import Model
+from harness.models.training.routing import predictability
 from harness.models.training.tokenizer import texts
 from harness.models.training.train import windows
 
@@ -175,6 +176,7 @@ def measure(
             "perplexity_q4_k_m_by_experts_used": quantized,
         },
         "expert_usage_held_out": expert_usage(usage),
+        "routing_predictability_held_out": predictability(model, rows),
         "training": {
             "steps": state["step"],
             "tokens": state["tokens"],
