@@ -21,7 +21,7 @@ class DeviceError(HarnessError):
     exit_code = 1
 
 
-class Interrupted(HarnessError):
+class Interrupted(HarnessError):  # noqa: N818 - the user's wish is no error
     """Stopped by the user (Ctrl-C or SIGTERM); the campaign can be resumed."""
 
     exit_code = 130

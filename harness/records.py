@@ -1,7 +1,8 @@
 """Plain data that crosses rooms: what a campaign plans, measures and concludes. Touches nothing.
 
-Everything here round-trips through JSON (`to_json`, `from_json`). `None` means *not measured*, never zero.
-Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes, `_pct` percent, `_c` degrees Celsius.
+Everything here round-trips through JSON (`to_json`, `from_json`). `None` means *not measured*,
+never zero. Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes, `_pct` percent, `_c`
+degrees Celsius.
 """
 
 from __future__ import annotations
@@ -306,37 +307,43 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     args = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if data is None:
-            if type(None) in args:
-                return None
-            raise ValueError(f"{where}: null where a value is needed")
+            return None
         (inner,) = [a for a in args if a is not type(None)]
-        return _decode(inner, data, where)
-    if origin is Literal:
+        value = _decode(inner, data, where)
+    elif origin is Literal:
         if data not in args:
             raise ValueError(f"{where}: {data!r} is none of {', '.join(map(str, args))}")
-        return data
-    if origin is tuple:
-        if not isinstance(data, (list, tuple)):
-            raise ValueError(f"{where}: expected a list, found {type(data).__name__}")
-        if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(_decode(args[0], v, f"{where}[{i}]") for i, v in enumerate(data))
-        if len(args) != len(data):
-            raise ValueError(f"{where}: expected {len(args)} items, found {len(data)}")
-        return tuple(
-            _decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, data, strict=True))
-        )
-    if origin is dict:
+        value = data
+    elif origin is tuple:
+        value = _decode_tuple(args, data, where)
+    elif origin is dict:
         if not isinstance(data, dict):
             raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
-        return {k: _decode(args[1], v, f"{where}.{k}") for k, v in data.items()}
-    if dataclasses.is_dataclass(hint):
-        return _decode_dataclass(typing.cast(type, hint), data, where)
-    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        value = {k: _decode(args[1], v, f"{where}.{k}") for k, v in data.items()}
+    elif dataclasses.is_dataclass(hint):
+        value = _decode_dataclass(typing.cast(type, hint), data, where)
+    else:
+        value = _decode_scalar(hint, data, where)
+    return value
+
+
+def _decode_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(data, (list, tuple)):
+        raise ValueError(f"{where}: expected a list, found {type(data).__name__}")
+    if len(args) == 2 and args[1] is Ellipsis:
+        args = (args[0],) * len(data)
+    if len(args) != len(data):
+        raise ValueError(f"{where}: expected {len(args)} items, found {len(data)}")
+    return tuple(
+        _decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, data, strict=True))
+    )
+
+
+def _decode_scalar(hint: Any, data: Any, where: str) -> Any:
+    if hint is float and type(data) is int:
         return float(data)
-    if hint in (int, float, str, bool):
-        if type(data) is not hint:
-            raise ValueError(f"{where}: expected {hint.__name__}, found {data!r}")
-        return data
+    if type(data) is not hint:
+        raise ValueError(f"{where}: expected {hint.__name__}, found {data!r}")
     return data
 
 
