@@ -45,7 +45,7 @@ PARTS = {
     LAUNCHER: ("launcher/CMakeLists.txt", "launcher/src"),
 }
 SANITIZERS = ("", "address", "thread")
-# measured: 38 MiB of objects and archives, 9 MiB of executable; several times that with sanitizers
+# measured: 38 MiB of objects and archives, 9 MiB of executable; with sanitizers an upper guess
 SPACE_BYTES = {"": 150 * 2**20, "address": 1000 * 2**20, "thread": 1000 * 2**20}
 LAUNCHER_SPACE_BYTES = 50 * 2**20
 # raised when the layout of the cache changes
