@@ -280,17 +280,26 @@ def _track(campaign: Campaign, view: Terminal) -> None:
     tracking = campaign.config.tracking
     if not tracking.enabled:
         return
-    from harness.tracking import log_campaign
+    from harness.tracking import default_uri, log_campaign
+    from harness.tracking_data import without_credentials
 
+    runs_dir = campaign.directory.parent
     try:
         log_campaign(
             campaign.directory,
             uri=tracking.uri,
-            runs_dir=campaign.directory.parent,
+            runs_dir=runs_dir,
             experiment=campaign.config.name,
         )
     except Exception as e:  # the campaign is on disk; whatever a store does must not undo that
         view.say(f"warning: not logged to MLflow: {_first_line(e)}", "yellow")
+        return
+    if tracking.uri is None:
+        view.say(
+            f"compare runs: mlflow ui --backend-store-uri {shlex.quote(default_uri(runs_dir))}"
+        )
+    else:
+        view.say(f"logged to {without_credentials(tracking.uri)}")
 
 
 def _first_line(error: Exception) -> str:

@@ -26,9 +26,9 @@ MAIN = "config"
 
 
 def conf_dir() -> Path:
-    """`conf/` of the source tree, or the copy inside an installed package."""
+    """The copy inside an installed package, or `conf/` of the source tree."""
     here = Path(__file__).resolve().parent
-    for found in (here.parent / "conf", here / "_conf"):
+    for found in (here / "_conf", here.parent / "conf"):
         if (found / f"{MAIN}.yaml").is_file():
             return found
     raise UsageError(f"no conf/{MAIN}.yaml beside {here}: the installation is incomplete")
