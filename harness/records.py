@@ -1,8 +1,8 @@
 """Plain data that crosses rooms: what a campaign plans, measures and concludes. Touches nothing.
 
 Everything here round-trips through JSON (`to_json`, `from_json`). `None` means *not measured*,
-never zero. Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes, `_pct` percent,
-`_c` degrees Celsius.
+never zero. Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes,
+`_pct` percent, `_c` degrees Celsius.
 """
 
 from __future__ import annotations
