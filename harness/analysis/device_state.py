@@ -176,7 +176,8 @@ def match_entry(
             n for n, s in (("frequency caps", caps_shown), ("CPU temperature", temp_shown)) if not s
         )
         probe_problems, probe_agreed = _probe_words(a, b, probe_tolerance_pct)
-        problems += [f"no {missing} to compare, and {p}" for p in probe_problems]
+        if probe_problems:
+            problems.append(f"no {missing} to compare, and {'; '.join(probe_problems)}")
         agreed += probe_agreed
         if gap_log is not None:
             distance = max(distance, math.expm1(gap_log) * 100 / probe_tolerance_pct)
