@@ -215,6 +215,7 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
 
 
 def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
+    from harness.device.launcher import Sampling
     from harness.journal import Journal
     from harness.session import ModelFiles, StopFlag, run_session
     from harness.targets.local import LocalTarget
@@ -231,6 +232,8 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             model=files,
             journal=journal,
             on_event=view.event,
+            sampling=Sampling(probe_s=campaign.config.schedule.probe_s),
+            evict_page_cache=campaign.config.schedule.drop_page_cache,
             stop=stop,
         )
 

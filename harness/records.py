@@ -139,11 +139,19 @@ class DeviceState:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The calibrated probe: fixed compute and fixed direct reads, medians in milliseconds."""
+    """The calibrated probe: fixed compute and fixed direct reads.
+
+    `compute_ms` and `read_ms` are medians of wall time and so feel a busy neighbour as the engine
+    does; `compute_cpu_ms` is the median of CPU time and feels the clock of the core alone.
+    """
 
     compute_ms: float | None = None
+    compute_cpu_ms: float | None = None
+    compute_min_ms: float | None = None
     compute_reps: int | None = None
     read_ms: float | None = None
+    read_min_ms: float | None = None
+    read_reps: int | None = None
     read_bytes: int | None = None
     read_direct: bool | None = None
     wall_s: float | None = None

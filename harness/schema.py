@@ -91,6 +91,8 @@ class TargetConfig:
 @dataclass(frozen=True)
 class ScheduleConfig:
     spacing_s: float = field(metadata=ranged(0))
+    probe_s: float = field(metadata=ranged(0, 60))
+    drop_page_cache: bool
 
 
 @dataclass(frozen=True)
