@@ -11,6 +11,7 @@
 #include "ggml-cpu.h"
 #include "llama-ext.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <new>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -36,6 +38,7 @@ struct DryRun {
     uint64_t kv = 0;
     uint64_t compute = 0;
     uint64_t scratch = 0;
+    uint64_t repacked = 0;
     uint64_t base = 0;
     uint32_t n_prompt = 0;
 };
@@ -46,12 +49,26 @@ uint64_t scratch_bytes(llama_context * context, uint32_t n_tokens, int threads) 
     return graph ? ggml_graph_plan(graph, threads, nullptr).work_size : 0;
 }
 
+// llama.cpp reports a graph buffer once for each backend, also where several backends allocate from one buffer type
+// and so share one buffer: the paging device's results lie in the CPU's memory.
+uint64_t backends_sharing(ggml_backend_buffer_type_t type) {
+    uint64_t count = 0;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        count += ggml_backend_dev_buffer_type(ggml_backend_dev_get(i)) == type ? 1 : 0;
+    }
+    return std::max<uint64_t>(count, 1);
+}
+
 void dry_run(const Options & options, const ModelFacts & facts, const std::string & prompt, Pager * pager, DryRun & out) {
     const ModelPtr model = load_model(options, facts.arch, pager, LoadDepth::metadata_only);
     const ContextPtr context = make_context(model.get(), options);
     for (const auto & [type, part] : llama_get_memory_breakdown(context.get())) {
         out.kv += part.context;
-        out.compute += part.compute;
+        out.compute += part.compute / backends_sharing(type);
+        // Only weights of the CPU's own type are used where the file is mapped; the others are copies of it.
+        if (options.repack && type != ggml_backend_cpu_buffer_type()) {
+            out.repacked += part.model;
+        }
     }
     if (!prompt.empty()) {
         out.n_prompt = static_cast<uint32_t>(tokenize(llama_model_get_vocab(model.get()), prompt).size());
@@ -59,6 +76,18 @@ void dry_run(const Options & options, const ModelFacts & facts, const std::strin
     out.base = data_bytes().value_or(0);  // before the scratch probe, which allocates the compute buffers
     out.scratch = std::max(scratch_bytes(context.get(), llama_n_ubatch(context.get()), options.threads),
                            scratch_bytes(context.get(), 1, options.threads));
+}
+
+// What the child has to say comes through the pipe; llama.cpp's and ggml's own words would only confuse. Not so
+// under a sanitizer, whose reports must be seen.
+void quiet_stderr() {
+#ifndef MOE_SANITIZED
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (null >= 0) {
+        dup2(null, STDERR_FILENO);
+        close(null);
+    }
+#endif
 }
 
 [[noreturn]] void dry_run_child(int fd, const Options & options, const ModelFacts & facts, const std::string & prompt,
@@ -73,6 +102,9 @@ void dry_run(const Options & options, const ModelFacts & facts, const std::strin
             setrlimit(RLIMIT_DATA, &limit);
         }
     }
+    quiet_stderr();
+    // Out of memory has one meaning here, wherever it happens and whoever would catch the exception.
+    std::set_new_handler([] { _exit(1); });
 #ifdef __GLIBC__
     // Memory freed meanwhile stays in the heap, so that its size at the end is the peak that loading passes through.
     mallopt(M_MMAP_MAX, 0);
@@ -88,8 +120,6 @@ void dry_run(const Options & options, const ModelFacts & facts, const std::strin
         result.ok = true;
     } catch (const Error & error) {
         failed(error.code(), error.what());
-    } catch (const std::bad_alloc &) {
-        failed(ExitCode::memory, "");
     } catch (const std::exception & error) {
         failed(ExitCode::other, error.what());
     }
@@ -133,7 +163,7 @@ std::optional<DryRun> run_dry(const Options & options, const ModelFacts & facts,
     close(ends[0]);
     while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
     }
-    if (got != sizeof result || (!result.ok && result.exit_code == static_cast<int32_t>(ExitCode::memory))) {
+    if (got != sizeof result) {
         return std::nullopt;
     }
     if (!result.ok) {
@@ -144,6 +174,10 @@ std::optional<DryRun> run_dry(const Options & options, const ModelFacts & facts,
 
 // Heap that appears only once decoding runs (scheduler, batches, telemetry), and the unevenness of malloc.
 constexpr uint64_t base_reserve = uint64_t{4} << 20;
+
+// What the smallest models take (mostly graph metadata), and how often the file's metadata is held while loading.
+constexpr uint64_t base_least = uint64_t{24} << 20;
+constexpr uint64_t metadata_copies = 3;
 
 }  // namespace
 
@@ -181,15 +215,12 @@ MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const 
         plan.dense_bytes = info.dense_anon_bytes;
         plan.io_bytes = info.io_buffer_bytes;
         plan.stack_bytes += info.thread_stack_bytes;
-    } else if (options.repack) {
-        // Repacking copies what it can repack; which tensors that are is decided while loading.
-        plan.dense_bytes = facts.expert_bytes + facts.dense_bytes;
     }
 
     const std::optional<DryRun> dry = run_dry(options, facts, prompt, pager);
     if (!dry) {
-        // Not even the metadata fits. What stands in the file is held up to three times while loading.
-        plan.base_bytes = base_reserve + 3 * facts.metadata_bytes;
+        // Not even the metadata fits, and the limit could not be lifted to find out more: a lower bound.
+        plan.base_bytes = base_least + metadata_copies * facts.metadata_bytes;
         if (!plan.allowed_bytes) {
             throw Error(ExitCode::other, "planning memory ended without an answer although no limit is set");
         }
@@ -197,6 +228,7 @@ MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const 
         plan.base_bytes += known <= *plan.allowed_bytes ? *plan.allowed_bytes + 1 - known : 0;
         return plan;
     }
+    plan.dense_bytes += dry->repacked;
     plan.kv_bytes = dry->kv;
     // A second scratch buffer: the pager computes experts on a CPU backend of its own.
     plan.compute_bytes = dry->compute + dry->scratch * (pager ? 2 : 1);

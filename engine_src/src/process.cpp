@@ -13,14 +13,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 
 #ifdef __GLIBC__
 #include <malloc.h>
-#endif
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MOE_SANITIZED 1
 #endif
 
 namespace moe {
@@ -49,9 +46,25 @@ std::optional<uint64_t> status_field(const char * name) {
     return bytes;
 }
 
+// Somebody inside llama.cpp catches std::bad_alloc and calls the file unreadable; under a memory limit the truth
+// is told here instead, without allocating. That something did not fit is all that is known by now.
+[[noreturn]] void on_out_of_memory() {
+    const unsigned long long allowed = data_limit().value_or(0);
+    char line[160];
+    const int length = std::snprintf(
+        line, sizeof line, "moe-engine: error: needs %llu bytes of anonymous memory, allowed %llu (RLIMIT_DATA)\n",
+        allowed + 1, allowed);
+    const ssize_t ignored = write(STDERR_FILENO, line, static_cast<size_t>(length));
+    static_cast<void>(ignored);
+    _exit(static_cast<int>(ExitCode::memory));
+}
+
 }  // namespace
 
 void prepare_process() {
+    if (data_limit()) {
+        std::set_new_handler(on_out_of_memory);
+    }
     // A reader of our output that goes away is an I/O error with a message, not a silent death.
     std::signal(SIGPIPE, SIG_IGN);
     // An abort inside ggml must not start a debugger to print a stack trace.

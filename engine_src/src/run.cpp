@@ -201,6 +201,9 @@ int run(const Options & options) {
         if (!plan.fits()) {
             throw Error(ExitCode::memory, plan.refusal());
         }
+        if (plan.n_prompt) {
+            check_context(options, *plan.n_prompt);  // without loading the weights first
+        }
     }
 
     start = Clock::now();

@@ -160,16 +160,14 @@ void paging_does_not_change_a_single_logit() {
         }
         CHECK(run({"-b", batch, "--moe-stream", "--no-odirect"}).out == base.out);
     }
-    for (const char * threads : {"2", "3"}) {
-        const Args args = {"-m", model_path(), "-p", prompt, "-n", "6", "-c", "128", "--no-eog", "-t", threads};
-        const auto text = [&](Args more) {
-            more.insert(more.begin(), args.begin(), args.end());
-            const EngineResult result = EngineProcess(more).run(dir().file("threads"));
-            CHECK(result.code == 0);
-            return result.out;
-        };
-        CHECK(text({}) == text({"--moe-stream", "--cache-mb", "1"}));
-    }
+    const Args two_threads = {"-m", model_path(), "-p", prompt, "-n", "6", "-c", "128", "--no-eog", "-t", "2"};
+    const auto text = [&](Args more) {
+        more.insert(more.begin(), two_threads.begin(), two_threads.end());
+        const EngineResult result = EngineProcess(more).run(dir().file("threads"));
+        CHECK(result.code == 0);
+        return result.out;
+    };
+    CHECK(text({}) == text({"--moe-stream", "--cache-mb", "1"}));
 }
 
 void fewer_experts_change_the_result_alike_in_both_modes() {
@@ -319,7 +317,7 @@ void a_plan_that_fits_runs_and_one_that_does_not_is_refused() {
         const EngineResult planned = EngineProcess(planning).limit_data(small).run(dir().file("plan"));
         CHECK(planned.code == 4);
         CHECK(json_value(planned.out, "allowed_bytes") == std::to_string(small));
-        for (const uint64_t limit : {small, small / 2, uint64_t{4} << 20, uint64_t{1} << 20}) {
+        for (const uint64_t limit : {small, small / 2, uint64_t{4} << 20, uint64_t{2} << 20}) {
             const EngineResult refused = engine(setting).limit_data(limit).run(dir().file("refused"));
             CHECK(refused.code == 4);
             const std::string line = refused.error_line();
