@@ -25,7 +25,6 @@ using namespace moe;
 constexpr int kPrompt = 45;
 constexpr int kDecode = 24;
 constexpr int kBatch = 30;  // so that the prompt takes two batches
-constexpr uint64_t kParts = 3;
 
 struct Deleter {
     void operator()(llama_model * m) const { llama_model_free(m); }
@@ -164,10 +163,10 @@ inline uint64_t slot_bytes(const std::string & path) {
     return Pager::open(options)->info().slot_bytes;
 }
 
-inline void check_counters(const Run & run, uint64_t n_keys) {
+inline void check_counters(const Run & run, uint64_t n_keys, uint64_t n_parts = 3) {
     const PagerCounters & c = run.counters;
     CHECK(c.requests == c.hits + c.misses);
-    CHECK(c.reads == c.misses * kParts);
+    CHECK(c.reads == c.misses * n_parts);
     const uint64_t wanted = c.misses * run.info.expert_bytes_max;
     CHECK(run.info.direct_io ? c.read_bytes >= wanted && c.read_bytes % 4096 == 0 : c.read_bytes == wanted);
     CHECK(c.evictions <= c.misses);

@@ -10,11 +10,11 @@
 #include "gguf.h"
 #include "llama.h"
 
+#include <regex.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <string>
 
 using namespace moe;
@@ -112,7 +112,7 @@ void what_cannot_be_used_is_refused_with_a_reason() {
     const std::string path = tiny::write(tiny::Model{}, dir.file("m"));
     const uint64_t size = std::filesystem::file_size(path);
     CHECK(truncate(path.c_str(), static_cast<off_t>(size - 100'000)) == 0);
-    CHECK(contains(refusal(path), "truncated: tensor blk.1.ffn_up_exps.weight"));
+    CHECK(contains(refusal(path), "truncated: tensor blk.1.ffn_down_exps.weight"));
     CHECK(truncate(path.c_str(), 2000) == 0);
     CHECK(contains(refusal(path), "not a readable GGUF"));
 }
@@ -126,15 +126,21 @@ void a_dense_model_is_refused() {
     CHECK(contains(refusal(dir.file("dense.gguf")), "not a MoE model"));
 }
 
+// regex.h: GCC 12 warns about uninitialised members inside its own <regex> when it sanitizes.
 void the_override_pattern_names_the_same_tensors() {
-    const std::regex pattern(kExpertTensorPattern);
-    for (const char * name : {"blk.0.ffn_gate_exps.weight", "blk.12.ffn_gate_up_exps.weight", "blk.3.ffn_down_chexps.weight"}) {
-        CHECK(std::regex_search(name, pattern));
+    regex_t pattern;
+    CHECK(regcomp(&pattern, kExpertTensorPattern, REG_EXTENDED | REG_NOSUB) == 0);
+    for (const char * name : {"blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight", "blk.12.ffn_gate_up_exps.weight",
+                              "blk.3.ffn_down_chexps.weight"}) {
+        CHECK(regexec(&pattern, name, 0, nullptr, 0) == 0);
+        CHECK(is_expert_tensor(name));
     }
     for (const char * name : {"blk.0.ffn_gate_exps.bias", "blk.0.ffn_down_exps.scale", "blk.0.ffn_up_shexp.weight",
                               "blk.0.ffn_gate_inp.weight", "blk.0.ffn_gate.weight"}) {
-        CHECK(!std::regex_search(name, pattern));
+        CHECK(regexec(&pattern, name, 0, nullptr, 0) != 0);
+        CHECK(!is_expert_tensor(name));
     }
+    regfree(&pattern);
 }
 
 // Slots must hold every window that a read writes, whatever the expert's offset in its first block.

@@ -15,7 +15,11 @@
 
 namespace tiny {
 
+// What differs in how experts are stored: three matrices, a fused pair and one, three with biases.
+enum class Arch { qwen3moe, hy_v3, gpt_oss };
+
 struct Model {
+    Arch arch = Arch::qwen3moe;
     uint32_t n_layer = 2;
     uint32_t n_expert = 8;
     uint32_t n_expert_used = 2;
@@ -26,6 +30,11 @@ struct Model {
     bool tied_output = false;
     uint32_t n_shards = 1;
     uint32_t seed = 1;
+
+    uint32_t n_parts() const { return arch == Arch::hy_v3 ? 2 : 3; }
+    const char * arch_name() const {
+        return arch == Arch::qwen3moe ? "qwen3moe" : arch == Arch::hy_v3 ? "hy_v3" : "gpt-oss";
+    }
 };
 
 namespace detail {
@@ -62,10 +71,11 @@ inline std::vector<std::string> byte_tokens() {
 }
 
 inline void set_metadata(gguf_context * gguf, const Model & m) {
+    const std::string prefix = std::string(m.arch_name()) + ".";
     const auto u32 = [&](const char * key, int64_t value) {
-        gguf_set_val_u32(gguf, (std::string("qwen3moe.") + key).c_str(), static_cast<uint32_t>(value));
+        gguf_set_val_u32(gguf, (prefix + key).c_str(), static_cast<uint32_t>(value));
     };
-    gguf_set_val_str(gguf, "general.architecture", "qwen3moe");
+    gguf_set_val_str(gguf, "general.architecture", m.arch_name());
     gguf_set_val_str(gguf, "general.name", "tiny");
     u32("context_length", 512);
     u32("embedding_length", m.n_embd);
@@ -78,8 +88,11 @@ inline void set_metadata(gguf_context * gguf, const Model & m) {
     u32("attention.head_count_kv", kHeadsKv);
     u32("attention.key_length", kHead);
     u32("attention.value_length", kHead);
-    gguf_set_val_f32(gguf, "qwen3moe.attention.layer_norm_rms_epsilon", 1e-6F);
-    gguf_set_val_f32(gguf, "qwen3moe.rope.freq_base", 10000.0F);
+    gguf_set_val_f32(gguf, (prefix + "attention.layer_norm_rms_epsilon").c_str(), 1e-6F);
+    gguf_set_val_f32(gguf, (prefix + "rope.freq_base").c_str(), 10000.0F);
+    if (m.arch == Arch::gpt_oss) {
+        u32("attention.sliding_window", 128);
+    }
 
     std::vector<std::string> tokens = byte_tokens();
     tokens.emplace_back("<|end|>");
@@ -144,7 +157,10 @@ private:
 };
 
 inline void add_tensors(Tensors & tensors, const Model & m) {
-    const auto blk = [](uint32_t il, const char * name) { return "blk." + std::to_string(il) + "." + name + ".weight"; };
+    const auto blk = [](uint32_t il, const char * name, const char * suffix = ".weight") {
+        return "blk." + std::to_string(il) + "." + name + suffix;
+    };
+    const bool biased = m.arch == Arch::gpt_oss;
     tensors.add("token_embd.weight", m.dense_type, {m.n_embd, kVocab});
     tensors.add("output_norm.weight", GGML_TYPE_F32, {m.n_embd}, 1.0F);
     if (!m.tied_output) {
@@ -156,15 +172,29 @@ inline void add_tensors(Tensors & tensors, const Model & m) {
         tensors.add(blk(il, "attn_k"), m.dense_type, {m.n_embd, kHead * kHeadsKv});
         tensors.add(blk(il, "attn_v"), m.dense_type, {m.n_embd, kHead * kHeadsKv});
         tensors.add(blk(il, "attn_output"), m.dense_type, {kHead * kHeads, m.n_embd});
-        tensors.add(blk(il, "attn_q_norm"), GGML_TYPE_F32, {kHead}, 1.0F);
-        tensors.add(blk(il, "attn_k_norm"), GGML_TYPE_F32, {kHead}, 1.0F);
-        tensors.add(blk(il, "ffn_norm"), GGML_TYPE_F32, {m.n_embd}, 1.0F);
         tensors.add(blk(il, "ffn_gate_inp"), GGML_TYPE_F32, {m.n_embd, m.n_expert});
+        if (biased) {
+            tensors.add(blk(il, "post_attention_norm"), GGML_TYPE_F32, {m.n_embd}, 1.0F);
+            tensors.add(blk(il, "attn_sinks"), GGML_TYPE_F32, {kHeads});
+            tensors.add(blk(il, "attn_output", ".bias"), GGML_TYPE_F32, {m.n_embd});
+            tensors.add(blk(il, "ffn_gate_inp", ".bias"), GGML_TYPE_F32, {m.n_expert});
+            tensors.add(blk(il, "ffn_gate_exps", ".bias"), GGML_TYPE_F32, {m.n_ff_exp, m.n_expert});
+            tensors.add(blk(il, "ffn_up_exps", ".bias"), GGML_TYPE_F32, {m.n_ff_exp, m.n_expert});
+            tensors.add(blk(il, "ffn_down_exps", ".bias"), GGML_TYPE_F32, {m.n_embd, m.n_expert});
+        } else {
+            tensors.add(blk(il, "attn_q_norm"), GGML_TYPE_F32, {kHead}, 1.0F);
+            tensors.add(blk(il, "attn_k_norm"), GGML_TYPE_F32, {kHead}, 1.0F);
+            tensors.add(blk(il, "ffn_norm"), GGML_TYPE_F32, {m.n_embd}, 1.0F);
+        }
     }
     for (uint32_t il = 0; il < m.n_layer; ++il) {
-        tensors.add(blk(il, "ffn_gate_exps"), m.expert_type, {m.n_embd, m.n_ff_exp, m.n_expert});
+        if (m.arch == Arch::hy_v3) {
+            tensors.add(blk(il, "ffn_gate_up_exps"), m.expert_type, {m.n_embd, 2 * m.n_ff_exp, m.n_expert});
+        } else {
+            tensors.add(blk(il, "ffn_gate_exps"), m.expert_type, {m.n_embd, m.n_ff_exp, m.n_expert});
+            tensors.add(blk(il, "ffn_up_exps"), m.expert_type, {m.n_embd, m.n_ff_exp, m.n_expert});
+        }
         tensors.add(blk(il, "ffn_down_exps"), m.expert_type, {m.n_ff_exp, m.n_embd, m.n_expert});
-        tensors.add(blk(il, "ffn_up_exps"), m.expert_type, {m.n_embd, m.n_ff_exp, m.n_expert});
     }
 }
 
