@@ -7,6 +7,7 @@ and the engine's own opinion of every arm. After the first cell nothing that fai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import rundir
 from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
-from harness.errors import Interrupted, UsageError
+from harness.errors import DeviceError, Interrupted, UsageError
 from harness.plan import make_plan
 from harness.schema import Config, check_config
 
@@ -207,9 +208,13 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
         view.verdict(verdict)
         _track(campaign, view)
     except Interrupted as e:
+        _track_what_there_is(campaign, view)
         raise Interrupted(f"{str(e).partition(';')[0]}; what was measured is kept; {again}") from e
     except KeyboardInterrupt as e:
         raise Interrupted(f"interrupted; what was measured is kept; {again}") from e
+    except DeviceError:
+        _track_what_there_is(campaign, view)
+        raise
     view.say(f"everything measured: {directory}/")
     return 0 if all(r.status == "ok" for r in records) else 1
 
@@ -276,6 +281,15 @@ def token_walls(directory: Path, records: Sequence[CellRecord]) -> dict[int, lis
         if walls and len(walls) == len(rows):
             found[record.index] = walls
     return found
+
+
+def _track_what_there_is(campaign: Campaign, view: Terminal) -> None:
+    """Log a campaign that ended early. The user is waiting: a second Ctrl-C ends this too."""
+    if not campaign.config.tracking.enabled:
+        return
+    view.say("logging what was measured to MLflow (Ctrl-C skips it)")
+    with contextlib.suppress(KeyboardInterrupt):
+        _track(campaign, view)
 
 
 def _track(campaign: Campaign, view: Terminal) -> None:

@@ -64,16 +64,14 @@ def log_campaign(
     uri: str | None,
     runs_dir: Path,
     experiment: str,
-    running: bool = False,
 ) -> str:
     """Log, or bring up to date, the campaign in `campaign_dir`; the id of its parent run.
 
-    `uri`: None for the store in `runs_dir`, or an MLflow tracking URI. `running`: more cells are to
-    come, so the parent stays RUNNING. Raises TrackingError (store unreachable, full, or of another
-    MLflow version; a file of the campaign is damaged).
+    `uri`: None for the store in `runs_dir`, or an MLflow tracking URI. Raises TrackingError (store
+    unreachable, full, or of another MLflow version; a file of the campaign is damaged).
     """
     try:
-        data = read_campaign(campaign_dir, running=running)
+        data = read_campaign(campaign_dir)
     except (HarnessError, OSError) as e:
         raise TrackingError(str(e)) from e
     where = uri or default_uri(runs_dir)

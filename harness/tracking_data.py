@@ -27,7 +27,7 @@ from harness.errors import DeviceError
 from harness.journal import RECORD, read_journal
 from harness.records import Arm, CampaignVerdict, CellRecord, CellStatus, Plan, from_json, to_json
 
-RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 # Part of every cell's digest: raise it when the same files are to be logged differently.
 LAYOUT = "1"
@@ -110,8 +110,8 @@ class _Stored:
     cell_dirs: tuple[Path, ...] = field(default=())
 
 
-def read_campaign(directory: Path, *, running: bool) -> CampaignData:
-    """Everything to log of the campaign in `directory`; `running`: it goes on at this moment.
+def read_campaign(directory: Path) -> CampaignData:
+    """Everything to log of the campaign in `directory`.
 
     Raises DeviceError naming the file that is damaged. Files that are not there are not logged.
     """
@@ -123,7 +123,7 @@ def read_campaign(directory: Path, *, running: bool) -> CampaignData:
     config = _without_secrets(stored.config)
     return CampaignData(
         campaign=directory.name,
-        parent=_parent_run(stored, cells, running),
+        parent=_parent_run(stored, cells),
         cells=cells,
         config_yaml=to_yaml(config) if config else None,
     )
@@ -166,7 +166,7 @@ def _dataclass(cls: type[Any], path: Path) -> Any:
 # --- the parent ----------------------------------------------------------------------------------
 
 
-def _parent_run(stored: _Stored, cells: Sequence[RunData], running: bool) -> RunData:
+def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
     params = flatten(_without_secrets(stored.config))
     environment = {k: v for k, v in stored.environment.items() if k != "packages"}
     params |= flatten(_without_secrets(environment), "env.")
@@ -183,7 +183,7 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData], running: bool) -> Run
             for key, value in _verdict_numbers(stored.verdict)
             if value is not None
         ]
-    status = _campaign_status(stored, running)
+    status = _campaign_status(stored)
     tags["mlflow.note.content"] = cut(_campaign_note(stored, status), TAG_CHARS)
     names = (rundir.PLAN, rundir.ENVIRONMENT, rundir.VERDICT, "journal.jsonl", "report.html")
     return RunData(
@@ -198,10 +198,8 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData], running: bool) -> Run
     )
 
 
-def _campaign_status(stored: _Stored, running: bool) -> RunStatus:
+def _campaign_status(stored: _Stored) -> RunStatus:
     """FINISHED: every planned cell ran and is ok. KILLED: it did not come to its end."""
-    if running:
-        return "RUNNING"
     try:
         events = [e.event for e in read_journal(stored.directory)]
     except DeviceError:  # no journal, or one that only resuming can judge: the records decide
@@ -225,9 +223,8 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
     """The verdict in words, as Markdown: it heads the run's page."""
     planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
     lines = []
-    if status in ("RUNNING", "KILLED"):
-        so_far = "under way" if status == "RUNNING" else "interrupted"
-        lines.append(f"**{so_far}**: {len(stored.records)} of {planned} cells measured")
+    if status == "KILLED":
+        lines.append(f"**interrupted**: {len(stored.records)} of {planned} cells measured")
     for r in stored.records:
         if r.status != "ok":
             lines.append(f"**{r.cell} {r.status}**: {r.status_detail or 'no reason given'}")
