@@ -244,10 +244,7 @@ def _update_parent(client: MlflowClient, parent: Run, data: CampaignData) -> Non
         client.log_artifact(run_id, str(file))
     if data.config_yaml is not None:
         client.log_text(run_id, data.config_yaml, "config.yaml")
-    if new.status == "RUNNING":
-        client.update_run(run_id, status="RUNNING")
-    else:
-        client.set_terminated(run_id, new.status, end_time=new.end_ms or None)
+    client.set_terminated(run_id, new.status, end_time=new.end_ms or None)
 
 
 def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:

@@ -190,7 +190,7 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
         name=stored.directory.name,
         status=status,
         start_ms=start_ms,
-        end_ms=None if status == "RUNNING" else end_ms or start_ms,
+        end_ms=end_ms or start_ms,
         params=params,
         tags=tags,
         points=tuple(points),
