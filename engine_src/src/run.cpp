@@ -47,6 +47,7 @@ std::unique_ptr<Pager> open_pager(const Options & options) {
     request.direct_io = options.direct_io;
     request.dense = options.dense_weights == DenseWeights::anon ? DensePolicy::anon : DensePolicy::mmap;
     request.expert_used = static_cast<uint32_t>(options.expert_used.value_or(0));
+    request.n_batch = std::min(options.n_batch, options.n_ctx);
     return Pager::open(request);
 }
 
