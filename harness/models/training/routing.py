@@ -17,7 +17,7 @@ def _hits(guess: Tensor, truth: Tensor, count: int) -> float:
 
 
 def predictability(model: Model, rows: np.ndarray) -> dict[str, float]:
-    """Share of routed slots named by two simple predictors, over all layers and windows.
+    """Share of routed slots named by two simple predictors, over all layers and the windows given.
 
     `stale_gate`: the router of a layer applied to the router input of the layer before (from the
     second layer on). `previous_token`: the experts of the token before in the same layer.

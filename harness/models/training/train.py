@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,19 @@ class Settings:
     final_lr: float = 0.02
     weight_decay: float = 0.1
     balance: float = 0.01
+    anneal_lr: float = 0.0
+    anneal_from: float = 0.0
     seed: int = 1
     bf16: bool = True
 
 
 def learning_rate(s: Settings, share: float) -> float:
-    """Linear warm-up, then cosine to `final_lr` of the peak, over the share of the budget."""
+    """Linear warm-up, then cosine to `final_lr` of the peak, over the share of the budget.
+
+    A resumed run may anneal anew: linearly from `anneal_lr`, from `anneal_from` of the budget on.
+    """
+    if s.anneal_lr > 0:
+        return s.anneal_lr * max(0.01, 1 - (share - s.anneal_from) / (1 - s.anneal_from))
     if share < s.warmup:
         return s.lr * max(share, 1e-3) / s.warmup
     x = min(1.0, (share - s.warmup) / (1 - s.warmup))
@@ -273,6 +280,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--float32", action="store_true", help="do not use bfloat16")
     parser.add_argument("--checkpoint-minutes", type=float, default=5.0)
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in OUT")
+    parser.add_argument(
+        "--anneal-lr",
+        type=float,
+        default=0.0,
+        help="with --resume: fall linearly from this rate over what is left of the budget",
+    )
     args = parser.parse_args(argv)
     if not (args.corpus / "train.npy").is_file():
         print(
@@ -296,6 +309,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"train: no checkpoint.pt in {args.out} to resume from", file=sys.stderr)
             return 1
         run.resume()
+        if args.anneal_lr:
+            share = run.at.elapsed_s / settings.budget_s
+            run.s = settings = replace(settings, anneal_lr=args.anneal_lr, anneal_from=share)
     print(json.dumps({"settings": vars(settings), "geometry": run.model.g.as_dict()}), flush=True)
     run.go(Log(args.log, run.model), args.checkpoint_minutes * 60)
     print(f"weights: {args.out / 'weights.pt'}")
