@@ -101,7 +101,8 @@ ContextPtr make_context(llama_model * model, const Options & options) {
     params.n_threads = options.threads;
     params.n_threads_batch = options.threads;
     // Fixed, never AUTO: AUTO looks at which device computes the layers, and so would choose differently with and
-    // without paging, and with it other kernels and other logits.
+    // without paging, and with it other kernels and other logits. ENABLED is what AUTO comes to on a plain CPU. From
+    // 512 KV cells on its kernel splits a token's work by threads, so logits are comparable at equal -t (and -b) only.
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.no_perf = true;
 
