@@ -62,6 +62,13 @@ std::optional<uint64_t> status_field(const char * name) {
 }  // namespace
 
 void prepare_process() {
+    // A closed standard stream's number would go to the next file opened, and the text into that file. Opened for
+    // reading, so that writing to it fails as it should.
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) {
+            break;  // no /dev here: nothing to be done
+        }
+    }
     if (data_limit()) {
         std::set_new_handler(on_out_of_memory);
     }

@@ -52,6 +52,11 @@ public:
         return *this;
     }
 
+    EngineProcess & without_stdout() {
+        close_stdout_ = true;
+        return *this;
+    }
+
     // `scratch`: a path prefix for the captured streams.
     EngineResult run(const std::string & scratch) const {
         const std::string out = out_path_.empty() ? scratch + ".out" : out_path_;
@@ -69,6 +74,9 @@ public:
         if (child == 0) {
             redirect(out, STDOUT_FILENO);
             redirect(err, STDERR_FILENO);
+            if (close_stdout_) {
+                close(STDOUT_FILENO);
+            }
             if (data_limit_ > 0) {
                 const rlimit limit = {data_limit_, data_limit_};
                 setrlimit(RLIMIT_DATA, &limit);
@@ -96,6 +104,7 @@ private:
     std::vector<std::string> args_;
     std::string out_path_;
     uint64_t data_limit_ = 0;
+    bool close_stdout_ = false;
 };
 
 // The value of a key in one line of the engine's JSON, as text without quotes; the first occurrence counts.

@@ -283,6 +283,12 @@ void failures_have_their_codes() {
     }
     const Failure full = {"stdout full", {}, 5, "cannot write to standard output"};
     expect_failure(full, engine({}).stdout_to("/dev/full").run(dir().file("full")));
+    const std::string telemetry = dir().file("closed.jsonl");
+    const Failure closed = {"stdout closed", {}, 5, "cannot write to standard output"};
+    expect_failure(closed, engine({"--telemetry", telemetry}).without_stdout().run(dir().file("closed")));
+    for (const std::string & line : lines_of(file_contents(telemetry))) {
+        CHECK(line.front() == '{' && line.back() == '}');  // the text did not end up here
+    }
     CHECK(file_contents(model_path()).substr(0, 4) == "GGUF");  // still the model
 }
 
