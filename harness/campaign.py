@@ -252,6 +252,7 @@ def _judge(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict
         sentinel_stable_pct=limits.stable_pct,
         cpu_temp_tolerance_c=limits.temp_tolerance_c,
         probe_tolerance_pct=limits.probe_tolerance_pct,
+        read_probe_tolerance_pct=limits.read_probe_tolerance_pct,
         repeat_command=first_command(campaign.directory),
     )
     walls = token_walls(campaign.directory, records)

@@ -7,12 +7,14 @@ stderr, `harness: error: ...`; exit codes are those of the contract, as `--help`
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import TextIO
 
 from harness.errors import HarnessError, Interrupted, UsageError
 
@@ -49,6 +51,7 @@ class Arguments:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command and return the process's exit code."""
+    sys.stdout = SteadyOutput(sys.stdout)
     try:
         signal.signal(signal.SIGTERM, _as_interrupt)
         code = _dispatch(list(argv))
@@ -62,10 +65,61 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("harness: interrupted before anything was measured", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `... | head`: the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return code
+
+
+class SteadyOutput(io.TextIOBase):
+    """Standard output whose end (`| head`, `>&-`, a full disk) does not end a measurement.
+
+    The first failing write is told in one line on stderr; what follows is dropped.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        """`stream` None: it was closed before we started."""
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of the stream behind."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        """False once the stream is gone."""
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        """Of the stream behind; OSError (io.UnsupportedOperation) when it is gone."""
+        return super().fileno() if self._stream is None else self._stream.fileno()
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Write, or drop."""
+        if self._stream is not None:
+            try:
+                self._stream.write(text)
+            except OSError as e:
+                self._gone(e)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or learn that the stream is gone."""
+        if self._stream is not None:
+            try:
+                self._stream.flush()
+            except OSError as e:
+                self._gone(e)
+
+    def _gone(self, error: OSError) -> None:
+        stream, self._stream = self._stream, None
+        print(
+            f"harness: standard output is gone ({error.strerror}); going on without it",
+            file=sys.stderr,
+        )
+        if stream is not None:  # else Python tries once more at its exit, and complains
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:

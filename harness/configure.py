@@ -129,7 +129,7 @@ def load_yaml(path: Path) -> Any:
 
     try:
         return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (yaml.YAMLError, OmegaConfBaseException) as e:
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as e:
         raise UsageError(f"{path}: not readable as YAML: {_one_line(e)}") from None
 
 
@@ -221,7 +221,8 @@ def _compose(overrides: list[str], conf: Path) -> dict[str, Any]:
         with initialize_config_dir(str(conf), job_name="harness", version_base="1.3"):
             composed = hydra_compose(MAIN, overrides)
         data = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+    # ValueError: a group set to null
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as e:
         absent = re.match(r"Could not override '(model\.[^']+)'", str(e))
         if absent:
             raise UsageError(
@@ -287,6 +288,8 @@ def _set(cells: dict[str, Any], path: list[str], value: Any) -> None:
     if cells[path[0]] is None:
         cells[path[0]] = {}
     node = cells[path[0]]
+    if not isinstance(node, dict):
+        raise UsageError(f"cells.{path[0]}: found {node!r}; needs settings, or a conf/cell file")
     for part in path[1:-1]:
         if not isinstance(node.get(part), dict):
             node[part] = {}

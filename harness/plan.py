@@ -88,6 +88,11 @@ def _arm(name: str, cell: CellConfig, model: ModelNumbers, cores: int, limit: in
             f"{key}.n_ctx: {cell.n_ctx} is more than the model was trained for; "
             f"use at most {model.n_ctx_train}"
         )
+    if flags.threads is not None and flags.threads > cores:
+        raise UsageError(
+            f"{key}.engine.threads: {flags.threads} on a machine with {cores} cores; "
+            f"ggml's threads spin while they wait: use 1 to {cores}"
+        )
     cache = flags.cache_mb
     if flags.cache_fraction is not None:
         cache = cache_mib(flags.cache_fraction, model)

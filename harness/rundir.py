@@ -39,7 +39,10 @@ def new_id(name: str, now: datetime | None = None) -> str:
 
 def check_runs_dir(runs_dir: Path) -> None:
     """Refuse a place where no campaign can be written, before minutes go into a build."""
-    nearest_parent = next(p for p in (runs_dir, *runs_dir.absolute().parents) if p.exists())
+    try:
+        nearest_parent = next(p for p in (runs_dir, *runs_dir.absolute().parents) if p.exists())
+    except OSError as e:
+        raise UsageError(f"runs_dir: {e.strerror}; choose another runs_dir") from None
     if not nearest_parent.is_dir():
         raise UsageError(f"runs_dir: {nearest_parent} is not a directory; choose another runs_dir")
     if not os.access(nearest_parent, os.W_OK | os.X_OK):
@@ -65,9 +68,12 @@ def make_campaign_dir(runs_dir: Path, campaign_id: str) -> Path:
 
 def find_campaign(resume: str, runs_dir: Path) -> Path:
     """The directory that `resume=` names: itself, or the id of a campaign in `runs_dir`."""
-    for path in (Path(resume), runs_dir / resume):
-        if (path / CONFIG).is_file() and (path / PLAN).is_file():
-            return path
+    try:
+        for path in (Path(resume), runs_dir / resume):
+            if (path / CONFIG).is_file() and (path / PLAN).is_file():
+                return path
+    except OSError as e:
+        raise UsageError(f"resume={resume[:40]}...: {e.strerror}") from None
     known = [p.parent.name for p in runs_dir.glob(f"*/{PLAN}")]
     raise UsageError(
         f"resume={resume}: no campaign there, nor in {runs_dir}/"

@@ -63,13 +63,13 @@ class CellConfig:
     n_ctx: int = field(metadata=ranged(1))
     n_batch: int = field(metadata=ranged(1))
     seed: int = field(metadata=ranged(0))
-    time_limit_s: float = field(metadata=ranged(above=0))
+    time_limit_s: float = field(metadata=ranged(above=0, high=30 * 86400))
     engine: EngineFlags
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    limit_mb: int | None = field(metadata=ranged(1))
+    limit_mb: int | None = field(metadata=ranged(1, 2**30))
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ class VerdictConfig:
     stable_pct: float = field(metadata=ranged(above=0, high=100))
     temp_tolerance_c: float = field(metadata=ranged(0))
     probe_tolerance_pct: float = field(metadata=ranged(0, 100))
+    read_probe_tolerance_pct: float = field(metadata=ranged(0, 100))
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,11 @@ def check_config(data: Mapping[str, Any]) -> Config:
         value = getattr(config.target if "." in key else config, key.rpartition(".")[2])
         if not value.strip():
             raise UsageError(f"{key}: empty; add {key}=VALUE")
+    if config.tracking.uri == "":
+        raise UsageError("tracking.uri: empty; use null for the store in runs_dir, or an address")
+    if config.tracking.enabled and config.tracking.uri is None and "?" in config.runs_dir:
+        # SQLAlchemy would take the rest for options
+        raise UsageError(f"runs_dir: {config.runs_dir}: MLflow's store cannot lie below a '?'")
     if not CELL_NAME.fullmatch(config.name):
         raise UsageError(f"name: found {config.name!r}; needs {_NAME_RULE}")
     for key, value in config.model.items():
@@ -190,6 +196,8 @@ def _check_cells(config: Config) -> None:
             raise UsageError(f"{key}: the design adds the cell {SENTINEL!r}; choose another name")
         if not cell.prompt:
             raise UsageError(f"{key}.prompt: empty; the engine needs a prompt")
+        if not _encodable(cell.prompt):
+            raise UsageError(f"{key}.prompt: is not valid UTF-8; the engine needs valid text")
         if cell.n_predict >= cell.n_ctx:
             raise UsageError(
                 f"{key}.n_predict: {cell.n_predict} tokens and a prompt do not fit in n_ctx="
@@ -200,6 +208,15 @@ def _check_cells(config: Config) -> None:
                 f"{key}.seed: {cell.seed} cannot act, the engine decodes greedily; use cell.seed=0"
             )
         _check_flags(key, cell.engine)
+
+
+def _encodable(text: str) -> bool:
+    """False for bytes of the command line that Python could only keep as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_flags(key: str, flags: EngineFlags) -> None:
@@ -330,6 +347,8 @@ def _scalar(hint: Any, data: Any, key: str) -> Any:
         if data not in args:
             raise UsageError(f"{key}: found {_say(data)}; needs one of {', '.join(map(str, args))}")
         return data
+    if type(data) is int and abs(data) >= 2**63:
+        raise UsageError(f"{key}: a number of {len(str(abs(data)))} digits is out of range")
     if hint is float and type(data) is int:
         return float(data)
     if type(data) is not hint:

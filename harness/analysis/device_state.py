@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.records import CellRecord, DeviceState, ProbeResult, ThermalState
@@ -24,6 +24,9 @@ _TRIP_POINT_C = (
     90.0  # a reading that never moves and stands this high is a threshold, not a temperature
 )
 _STATES_TO_CALL_CONSTANT = 3
+
+# the two probes, as they are called in reasons
+COMPUTE, READS = "compute", "direct reads"
 
 
 @dataclass(frozen=True)
@@ -139,11 +142,13 @@ def match_entry(
     *,
     temp_tolerance_c: float,
     probe_tolerance_pct: float,
+    read_probe_tolerance_pct: float,
 ) -> StateMatch:
     """Compare entry states: equal caps, CPU temperatures within the tolerance (degrees Celsius).
 
     Where caps or temperature are shown by neither cell, the entry probes must agree within
-    `probe_tolerance_pct` percent instead. What only one cell has cannot be compared: a problem.
+    `probe_tolerance_pct` percent instead (direct reads: `read_probe_tolerance_pct`). What only one
+    cell has cannot be compared: a problem.
     """
     problems: list[str] = []
     agreed: list[str] = []
@@ -175,7 +180,9 @@ def match_entry(
         missing = " and ".join(
             n for n, s in (("frequency caps", caps_shown), ("CPU temperature", temp_shown)) if not s
         )
-        probe_problems, probe_agreed = _probe_words(a, b, probe_tolerance_pct)
+        probe_problems, probe_agreed = _probe_words(
+            a, b, {COMPUTE: probe_tolerance_pct, READS: read_probe_tolerance_pct}
+        )
         if probe_problems:
             problems.append(f"no {missing} to compare, and {'; '.join(probe_problems)}")
         agreed += probe_agreed
@@ -207,7 +214,7 @@ def _probe_pairs(
     a: ProbeResult | None, b: ProbeResult | None
 ) -> list[tuple[str, float | None, float | None]]:
     pairs = []
-    for name, field in (("compute", "compute_ms"), ("direct reads", "read_ms")):
+    for name, field in ((COMPUTE, "compute_ms"), (READS, "read_ms")):
         x = _positive(getattr(a, field)) if a is not None else None
         y = _positive(getattr(b, field)) if b is not None else None
         if x is not None or y is not None:
@@ -220,10 +227,12 @@ def _probe_gap(a: ProbeResult | None, b: ProbeResult | None) -> float | None:
     return max(gaps, default=None)
 
 
-def _probe_words(a: CellRecord, b: CellRecord, tolerance_pct: float) -> tuple[list[str], list[str]]:
+def _probe_words(
+    a: CellRecord, b: CellRecord, tolerances_pct: Mapping[str, float]
+) -> tuple[list[str], list[str]]:
     """Problems and agreements of the entry probes, in words and numbers."""
     pairs = _probe_pairs(a.probe.before, b.probe.before)
-    if not any(name == "compute" for name, _, _ in pairs):
+    if not any(name == COMPUTE for name, _, _ in pairs):
         return ["no probe ran before the cells"], []
     problems, agreed = [], []
     for name, x, y in pairs:
@@ -232,6 +241,7 @@ def _probe_words(a: CellRecord, b: CellRecord, tolerance_pct: float) -> tuple[li
             problems.append(f"the {name} probe ran before {have.cell} only")
             continue
         gap_pct = math.expm1(abs(math.log(x / y))) * 100
+        tolerance_pct = tolerances_pct[name]
         words = f"{name} probe {x:.4g} ms and {y:.4g} ms at entry"
         if gap_pct > tolerance_pct + 1e-9:
             problems.append(f"the {words} are {gap_pct:.1f} % apart, {tolerance_pct:g} % allowed")

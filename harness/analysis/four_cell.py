@@ -33,7 +33,10 @@ _MIN_TOKENS_FOR_TYPICAL = 8  # fewer than this after the warm-up, and a median s
 
 @dataclass(frozen=True)
 class FourCellSettings:
-    """Tolerances of the four-cell verdict; every default is the published method's.
+    """Tolerances of the four-cell verdict; the defaults are the published method's.
+
+    But for `read_probe_tolerance_pct`: direct reads vary more between two probes of a device at
+    rest than the 2 % that its text allows, which fits the compute probe.
 
     `max_gap_s`: how much longer than its recorded pause the break before a cell may be (a campaign
     that was interrupted and resumed). `repeat_command` closes every verdict.
@@ -42,6 +45,7 @@ class FourCellSettings:
     sentinel_stable_pct: float = 5.0
     cpu_temp_tolerance_c: float = 3.0
     probe_tolerance_pct: float = 2.0
+    read_probe_tolerance_pct: float = 10.0
     cap_move_pct: float = 3.0
     provisional_min_log: float = 0.10
     read_bytes_tolerance_pct: float = 0.1
@@ -201,6 +205,7 @@ def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pa
         session.sensor,
         temp_tolerance_c=settings.cpu_temp_tolerance_c,
         probe_tolerance_pct=settings.probe_tolerance_pct,
+        read_probe_tolerance_pct=settings.read_probe_tolerance_pct,
     )
     problems = [*_not_usable(candidate), *_not_usable(baseline), *state.problems]
     for cell in (candidate, baseline):

@@ -51,8 +51,8 @@ def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
-            raise DeviceError(
-                f"cells.{arm.name}: {engine} --plan-memory gave no answer in {TIME_LIMIT_S:g} s"
+            raise UsageError(
+                f"{engine}: --plan-memory gave no answer in {TIME_LIMIT_S:g} s; is it a moe-engine?"
             ) from None
         except OSError as e:
             raise DeviceError(f"{engine}: cannot be run: {e.strerror}") from e
@@ -65,7 +65,7 @@ def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
         plan = json.loads(done.stdout)
         int(plan["needed_bytes"])
     except (ValueError, KeyError, TypeError):
-        raise DeviceError(
-            f"cells.{arm.name}: {engine} --plan-memory did not answer as docs/engine.md says"
+        raise UsageError(
+            f"{engine}: --plan-memory did not answer as docs/engine.md says; is it a moe-engine?"
         ) from None
     return dict(plan)

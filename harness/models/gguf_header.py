@@ -99,7 +99,8 @@ def refuse(path: Path, what: str) -> NoReturn:
     `what` may quote names from the file: what would not print, or would not end, is cut.
     """
     shown = "".join(c if c.isprintable() else "?" for c in what[:MAX_MESSAGE])
-    raise UsageError(f"model {path}: {shown}")
+    where = "".join(c if c.isprintable() else "?" for c in str(path))
+    raise UsageError(f"model {where}: {shown}")
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -107,6 +108,8 @@ def read_header(path: Path) -> GgufHeader:
     try:
         if path.is_dir():
             refuse(path, "is a directory; give the .gguf file in it")
+        if path.exists() and not path.is_file():  # opening a FIFO would wait for ever
+            refuse(path, "is no regular file")
         with path.open("rb", buffering=0) as f:
             return _Parser(path, f).parse()
     except FileNotFoundError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def remember(file: Path, cache: Path, sha256: str) -> None:
 def _entry(file: Path, cache: Path) -> Path:
     stat = file.stat()
     identity = f"{file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
-    return cache / "hashes" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+    return cache / "hashes" / f"{hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]}.json"
 
 
 def _one(file: Path, cache: Path, tick: Tick | None, before: int, total: int) -> str:

@@ -76,7 +76,7 @@ def test_records_hold_what_was_measured(campaign: Path) -> None:
         assert cell["status"] == "ok"
         assert cell["exit_code"] == 0
         counters = cell["counters"]
-        assert counters["tokens"] == 128
+        assert counters["tokens"] == 1024
         assert counters["requests"] == counters["hits"] + counters["misses"]
         assert cell["metrics"]["tok_s"] > 0
         assert cell["metrics"]["anon_peak_bytes"] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -50,6 +51,12 @@ def cell(launcher: Path, tmp_path: Path) -> Run:
     return run
 
 
+def default_signals() -> None:
+    """The signals that end a launcher, as an interactive shell would hand them down."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def started(launcher: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts a cell without waiting for it; ends it with the test."""
@@ -57,7 +64,8 @@ def started(launcher: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess
 
     def start(*program: Any, **options: Any) -> subprocess.Popen[bytes]:
         argv = command(launcher, tmp_path / "cell", options, list(program))
-        running.append(subprocess.Popen(argv))
+        # what CI's shell may have ignored, the launcher would go on ignoring
+        running.append(subprocess.Popen(argv, preexec_fn=default_signals))  # noqa: PLW1509
         return running[-1]
 
     yield start

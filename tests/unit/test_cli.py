@@ -145,3 +145,27 @@ def test_quick_answers_import_little(args: list[str], allowed: set[str], tmp_pat
     heavy = {"hydra", "yaml", "rich", "mlflow", "pandas", "numpy", "paramiko", "gguf", "argparse"}
     heavy -= {"argparse"} if "hydra" in allowed else set()
     assert imported & heavy <= allowed
+
+
+@pytest.mark.parametrize("args", [["--help"], ["model", "list"]])
+def test_a_full_standard_output_is_one_line_not_a_traceback(args: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "harness: standard output is gone (No space left on device); going on without it"
+    ]
+
+
+def test_a_closed_standard_output_is_no_error() -> None:
+    line = [sys.executable, "-m", "harness", "--help"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *line], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

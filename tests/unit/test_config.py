@@ -44,7 +44,7 @@ def test_the_main_job_is_the_four_cell_session_of_the_issue() -> None:
     assert config.tracking == schema.TrackingConfig(enabled=True, uri=None)
     assert [c.engine.cache_fraction for c in config.cells.values()] == [1.0, 0.5, None]
     assert config.cells["cache_off"].engine.cache_mb == 0
-    assert all(c.engine.no_eog and c.n_predict == 128 for c in config.cells.values())
+    assert all(c.engine.no_eog and c.n_predict == 1024 for c in config.cells.values())
 
 
 @pytest.mark.parametrize("name", configure.options(configure.conf_dir(), "experiment"))
@@ -177,7 +177,15 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("cell.n_predict=1.5", ["cell.n_predict:", "1.5", "whole number"]),
         ("cell.n_predict=true", ["cell.n_predict:", "true", "whole number"]),
         ("cell.n_predict=0", ["cell.n_predict: 0", "1 or more"]),
-        ("cell.n_predict=512", ["n_predict", "n_ctx=512"]),
+        ("cell.n_predict=2048", ["n_predict", "n_ctx=2048"]),
+        (f"cell.n_predict={'9' * 400}", ["cell.n_predict", "400 digits", "out of range"]),
+        ("memory.limit_mb=99999999999999", ["memory.limit_mb", "out of range"]),
+        ("cell.time_limit_s=1e300", ["cell.time_limit_s", "out of range"]),
+        ("cell=null", ["configuration", "string"]),
+        ("cells.baseline=5 cells.baseline.engine.x=1", ["cells.baseline: found 5"]),
+        ("tracking.uri=", ["tracking.uri: empty"]),
+        ("runs_dir=a?b", ["runs_dir: a?b"]),
+        ('cell.prompt="a\udcff"', ["cells.baseline.prompt", "UTF-8"]),
         ("cell.seed=1", ["seed", "greedily"]),
         ("cell.prompt=''", ["prompt", "empty"]),
         ("cell.engine.dense_weights=ram", ["dense_weights", "'ram'", "mmap, anon"]),

@@ -364,8 +364,8 @@ def test_an_even_temperature_on_a_quiet_device_is_no_broken_sensor() -> None:
     [
         (101.9, None, "provisional_loss"),
         (102.1, None, "unreadable"),
-        (100.0, 9.1, "provisional_loss"),
-        (100.0, 9.3, "unreadable"),
+        (100.0, 9.8, "provisional_loss"),
+        (100.0, 10.0, "unreadable"),
     ],
 )
 def test_without_sensors_the_probes_must_agree(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from pathlib import Path
@@ -287,3 +288,10 @@ def test_flipped_bits_in_the_header(data: st.DataObject, tiny: Path, tmp_path: P
     path = tmp_path / "flipped.gguf"
     path.write_bytes(raw)
     usable_or_one_line(path)
+
+
+def test_a_fifo_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.gguf"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="no regular file"):
+        read_header(path)

@@ -18,7 +18,7 @@ class Numbers:
     n_moe_layer: int = 8
     n_expert: int = 32
     expert_bytes_max: int = 3 * MIB - SLOT_PADDING_BYTES
-    n_ctx_train: int | None = 512
+    n_ctx_train: int | None = 4096
 
 
 def planned(*overrides: str, model: Numbers | None = None, cores: int = 4) -> Plan:
@@ -82,6 +82,11 @@ def test_one_core_is_left_free(cores: int, threads: int) -> None:
     assert {a.engine.threads for a in planned(cores=cores).arms.values()} == {threads}
 
 
+def test_more_threads_than_cores_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"threads: 5 on a machine with 4 cores.*1 to 4"):
+        planned("cell.engine.threads=5", cores=4)
+
+
 def test_threads_are_as_asked() -> None:
     assert planned("cell.engine.threads=3").arms["baseline"].engine.threads == 3
 
@@ -106,9 +111,9 @@ def test_more_experts_than_there_are_is_refused() -> None:
 
 
 def test_a_context_beyond_the_models_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"n_ctx: 1024.*512"):
-        planned("cell.n_ctx=1024")
-    assert planned("cell.n_ctx=1024", model=Numbers(n_ctx_train=None))
+    with pytest.raises(UsageError, match=r"n_ctx: 8192.*4096"):
+        planned("cell.n_ctx=8192")
+    assert planned("cell.n_ctx=8192", model=Numbers(n_ctx_train=None))
 
 
 def test_a_plan_survives_its_file() -> None:
