@@ -147,7 +147,7 @@ def _describe(model: ModelFile) -> str:
 def _list(args: argparse.Namespace, line: ProgressLine) -> str:
     from harness.models import registry
 
-    rows = [_row(name, args.cache_dir) for name in registry.names()]
+    rows = [_row(name, args.cache_dir) for name in registry.names()] + _architecture_rows()
     if args.json:
         return json.dumps(rows)
     widths = {k: max(len(str(r[k])) for r in rows) for k in ("name", "kind", "state")}
@@ -179,6 +179,22 @@ def _row(name: str, cache_dir: str | None) -> dict[str, Any]:
         "path": str(path) if path is not None and state == "here" else None,
         "about": registry.described(name),
     }
+
+
+def _architecture_rows() -> list[dict[str, Any]]:
+    """Synthetic models by architecture, as `make` takes them."""
+    from harness.models.architectures import ARCHITECTURES
+
+    return [
+        {
+            "name": f"synthetic arch={name}",
+            "kind": "synthetic",
+            "state": "made on demand",
+            "path": None,
+            "about": f"Random weights: {arch.about}.",
+        }
+        for name, arch in ARCHITECTURES.items()
+    ]
 
 
 def _size(n: int) -> str:

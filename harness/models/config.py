@@ -32,12 +32,14 @@ class InflatedModel:
 
 @dataclass(frozen=True)
 class SyntheticModel:
-    """Random weights in a named geometry; experts of type `weights`."""
+    """Random weights in a named geometry; experts of type `weights` (None: the architecture's)."""
 
     kind: ClassVar[str] = "synthetic"
+    arch: str = "qwen3moe"
     geometry: str = "small"
-    weights: str = "Q4_K"
+    weights: str | None = None
     seed: int = 0
+    shards: int = 1
 
 
 @dataclass(frozen=True)

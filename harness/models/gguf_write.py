@@ -48,6 +48,15 @@ def encode_field(key: str, value: Meta) -> bytes:
     return _string(key) + _value(value)
 
 
+def encode_split(index: int, count: int, n_tensor: int) -> list[bytes]:
+    """What a shard says of itself; llama.cpp insists on just these integer types."""
+    return [
+        _string("split.no") + struct.pack("<IH", 2, index),
+        _string("split.count") + struct.pack("<IH", 2, count),
+        _string("split.tensors.count") + struct.pack("<Ii", 5, n_tensor),
+    ]
+
+
 def _value(value: Meta) -> bytes:
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)

@@ -25,6 +25,7 @@ from harness.models.config import (
 )
 from harness.models.gguf_info import ModelInfo, model_info
 from harness.models.hashes import Tick, files_sha256, remember
+from harness.models.shards import shard_paths
 
 DATA = Path(__file__).resolve().parent / "data"
 REFERENCE = "reference-q4_k_m.gguf"
@@ -129,13 +130,17 @@ def write_model(
 
 @dataclass(frozen=True)
 class _Recipe:
-    """How a model is made: `key` names its content, `write` writes it and returns its SHA-256."""
+    """How a model is made: `key` names its content, `write` writes it and returns its SHA-256.
+
+    Of several shards `write` is given the path of the first.
+    """
 
     folder: str
     stem: str
     name: str
     key: str
     write: Callable[[Path], str]
+    shards: int = 1
 
 
 class NotMadeError(UsageError):
@@ -165,7 +170,7 @@ class _Resolver:
         info = model_info(path)
         if sha256 is None:
             sha256 = files_sha256(info.shards, self._cache, self._tick("hashing"))
-        elif origin == "made":
+        elif origin == "made" and len(info.shards) == 1:
             remember(path, self._cache, sha256)
         return ModelFile(info.path, sha256, info, name, kind, origin)
 
@@ -237,7 +242,9 @@ class _Resolver:
 
     def _made(self, config: InflatedModel | SyntheticModel) -> ModelFile:
         recipe = self.recipe(config)
-        path = self._cache / "models" / recipe.folder / f"{recipe.stem}-{recipe.key[:12]}.gguf"
+        part = f"-00001-of-{recipe.shards:05d}" if recipe.shards != 1 else ""
+        name = f"{recipe.stem}-{recipe.key[:12]}{part}.gguf"
+        path = self._cache / "models" / recipe.folder / name
         known = self._known(path, recipe)
         if known is not None:
             return self.finish(path, known, recipe.name, config.kind, "cached")
@@ -261,9 +268,12 @@ class _Resolver:
     def _known(self, path: Path, recipe: _Recipe) -> str | None:
         """The SHA-256 of a file that is as it was made, else None."""
         sidecar = read_json(path.with_suffix(".json"))
-        if sidecar is None or sidecar.get("key") != recipe.key or not path.is_file():
+        if sidecar is None or sidecar.get("key") != recipe.key:
             return None
-        sha256 = files_sha256([path], self._cache, self._tick("hashing"))
+        files = shard_paths(path, recipe.shards)
+        if not all(f.is_file() for f in files):
+            return None
+        sha256 = files_sha256(files, self._cache, self._tick("hashing"))
         return sha256 if sha256 == sidecar.get("sha256") else None
 
     def _tick(self, message: str) -> Tick:
@@ -272,21 +282,30 @@ class _Resolver:
 
 def _synthetic(config: SyntheticModel, tick: Tick) -> _Recipe:
     from harness.models import synth
+    from harness.models.geometry import geometry
 
-    shape = synth.geometry(config.geometry)
-    synth.weight_type(config.weights)
+    shape = geometry(config.geometry)
+    label = synth.weights_label(shape, config.arch, config.weights)
     if config.seed < 0:
         raise UsageError(f"model.seed: {config.seed} is negative")
-    sizes = dataclasses.asdict(shape)
+    sizes = dataclasses.asdict(shape) | {"arch": config.arch}
     del sizes["about"]
+    parts: list[object] = ["synthetic", synth.RECIPE, sizes, label, config.seed]
     return _Recipe(
         "synthetic",
-        f"{config.geometry}-{config.weights.lower()}-s{config.seed}",
-        f"synthetic {config.geometry} {config.weights} seed {config.seed}",
-        _key("synthetic", synth.RECIPE, sizes, config.weights, config.seed),
+        f"{config.arch}-{config.geometry}-{label.lower()}-s{config.seed}",
+        f"synthetic {config.arch} {config.geometry} {label} seed {config.seed}",
+        _key(*parts, *([config.shards] if config.shards != 1 else [])),
         lambda target: synth.write_synthetic(
-            target, shape, seed=config.seed, weights=config.weights, tick=tick
+            target,
+            shape,
+            arch=config.arch,
+            seed=config.seed,
+            weights=config.weights,
+            shards=config.shards,
+            tick=tick,
         ),
+        config.shards,
     )
 
 

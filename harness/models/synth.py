@@ -11,15 +11,20 @@ tensor has a stream of its own, named by its name.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
+from harness.models.architectures import Architecture, architecture
+from harness.models.architectures.pieces import Piece, matrix, norm
+from harness.models.geometry import Geometry
 from harness.models.ggml_types import BY_NAME, GgmlType
 from harness.models.gguf_write import Meta, TensorPlan, encode_field, write_gguf
+from harness.models.shards import write_shards
 from harness.models.weights import BLOCKS
 
 if TYPE_CHECKING:
@@ -32,107 +37,6 @@ DENSE_TYPE = "Q8_0"
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>")
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """Sizes of a model; lengths in elements."""
-
-    about: str
-    n_layer: int
-    n_expert: int
-    n_expert_used: int
-    n_embd: int
-    n_ff_expert: int
-    n_head: int = 4
-    n_head_kv: int = 2
-    head_dim: int = 64
-    n_ctx: int = 4096
-    arch: str = "qwen3moe"
-
-
-# widths are multiples of 256, so that every weight type fits
-GEOMETRIES: dict[str, Geometry] = {
-    "tiny": Geometry("smallest: unit tests", 4, 8, 2, 256, 256),
-    "small": Geometry("routing like a real model's", 4, 32, 4, 256, 256),
-    "wide": Geometry(
-        "megabytes per expert, 1.3 GiB in Q4_K", 16, 64, 8, 1024, 768, n_head=8, head_dim=128
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A tensor of an architecture. `scale` multiplies its standard deviation; None: all ones."""
-
-    name: str
-    dims: Callable[[Geometry, int], tuple[int, ...]]
-    kind: str  # "expert", "dense" or "exact" (F32)
-    scale: float | None = 1.0
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Tensors of the whole model, of each layer, and the metadata that goes with them."""
-
-    globals: tuple[Piece, ...]
-    layer: tuple[Piece, ...]
-    fields: Callable[[Geometry], dict[str, Meta]]
-
-
-def _qwen3moe_fields(g: Geometry) -> dict[str, Meta]:
-    return {
-        "attention.key_length": g.head_dim,
-        "attention.value_length": g.head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": 1e6,
-    }
-
-
-# The router's rows are larger than the rest: otherwise all experts would be about equally likely,
-# and which of them is chosen would hang on the last bit.
-ARCHITECTURES: dict[str, Architecture] = {
-    "qwen3moe": Architecture(
-        globals=(
-            Piece("token_embd.weight", lambda g, v: (g.n_embd, v), "dense"),
-            Piece("output_norm.weight", lambda g, v: (g.n_embd,), "exact", None),
-            Piece("output.weight", lambda g, v: (g.n_embd, v), "dense"),
-        ),
-        layer=(
-            Piece("attn_norm.weight", lambda g, v: (g.n_embd,), "exact", None),
-            Piece("attn_q.weight", lambda g, v: (g.n_embd, g.n_head * g.head_dim), "dense"),
-            Piece("attn_k.weight", lambda g, v: (g.n_embd, g.n_head_kv * g.head_dim), "dense"),
-            Piece("attn_v.weight", lambda g, v: (g.n_embd, g.n_head_kv * g.head_dim), "dense"),
-            Piece("attn_output.weight", lambda g, v: (g.n_head * g.head_dim, g.n_embd), "dense"),
-            Piece("attn_q_norm.weight", lambda g, v: (g.head_dim,), "exact", None),
-            Piece("attn_k_norm.weight", lambda g, v: (g.head_dim,), "exact", None),
-            Piece("ffn_norm.weight", lambda g, v: (g.n_embd,), "exact", None),
-            Piece("ffn_gate_inp.weight", lambda g, v: (g.n_embd, g.n_expert), "exact", 4.0),
-            Piece(
-                "ffn_gate_exps.weight",
-                lambda g, v: (g.n_embd, g.n_ff_expert, g.n_expert),
-                "expert",
-            ),
-            Piece(
-                "ffn_up_exps.weight", lambda g, v: (g.n_embd, g.n_ff_expert, g.n_expert), "expert"
-            ),
-            Piece(
-                "ffn_down_exps.weight",
-                lambda g, v: (g.n_ff_expert, g.n_embd, g.n_expert),
-                "expert",
-            ),
-        ),
-        fields=_qwen3moe_fields,
-    )
-}
-
-
-def geometry(name: str) -> Geometry:
-    """A geometry by name. UsageError lists the known ones."""
-    found = GEOMETRIES.get(name)
-    if found is None:
-        raise UsageError(f"model.geometry: {name!r} is none of {', '.join(GEOMETRIES)}")
-    return found
-
-
 def weight_type(name: str) -> GgmlType:
     """A type that random weights can be made in. UsageError lists them."""
     if name not in BLOCKS:
@@ -140,35 +44,77 @@ def weight_type(name: str) -> GgmlType:
     return BY_NAME[name]
 
 
+def weights_label(shape: Geometry, arch: str, weights: str | None) -> str:
+    """The types of the expert tensors, by first use: `Q4_K`, `Q4_K+BF16`."""
+    if weights is not None:
+        return weight_type(weights).name
+    found = architecture(arch)
+    names = [
+        _expert_type(found, shape, i, piece, None).name
+        for i in range(shape.n_layer)
+        for piece in found.layer(shape, i)
+        if piece.kind == "expert"
+    ]
+    return "+".join(dict.fromkeys(names))
+
+
 def write_synthetic(
     path: Path,
     shape: Geometry,
     *,
+    arch: str = "qwen3moe",
     seed: int = 0,
-    weights: str = "Q4_K",
+    weights: str | None = None,
+    shards: int = 1,
     tick: Callable[[int, int], None] | None = None,
 ) -> str:
-    """Write a model with random weights, experts of type `weights`; returns its SHA-256.
+    """Write a model with random weights; returns its SHA-256, with shards that of their hashes.
 
-    `tick` receives bytes written and bytes in all. UsageError for sizes that the type cannot hold.
+    `weights` is the type of all experts, None what the architecture has. With `shards` above 1
+    `path` is the first of them. `tick` receives bytes written and bytes in all. UsageError for
+    sizes that a type cannot hold.
     """
-    expert = weight_type(weights)
-    arch = ARCHITECTURES[shape.arch]
+    found = architecture(arch)
     tokens = _tokens()
     plans = [
-        _plan(prefix + piece.name, piece, piece.dims(shape, len(tokens)), seed, expert)
-        for prefix, pieces in [
-            ("", arch.globals),
-            *((f"blk.{i}.", arch.layer) for i in range(shape.n_layer)),
-        ]
-        for piece in pieces
+        _plan(p.name, p, BY_NAME[_dense_type(p)], seed) for p in _globals(shape, found, tokens)
     ]
-    fields = [encode_field(k, v) for k, v in _fields(shape, arch, tokens, seed, weights).items()]
-    return write_gguf(path, fields, plans, tick=tick)
+    for i in range(shape.n_layer):
+        for piece in found.layer(shape, i):
+            kind = (
+                _expert_type(found, shape, i, piece, weights)
+                if piece.kind == "expert"
+                else BY_NAME[_dense_type(piece)]
+            )
+            plans.append(_plan(f"blk.{i}.{piece.name}", piece, kind, seed))
+    title = (
+        f"synthetic {shape.n_layer}x{shape.n_expert} top-{shape.n_expert_used} "
+        f"{weights_label(shape, arch, weights)} seed {seed}"
+    )
+    fields = [encode_field(k, v) for k, v in _fields(shape, arch, found, title, tokens).items()]
+    if shards == 1:
+        return write_gguf(path, fields, plans, tick=tick)
+    return write_shards(path, fields, plans, shards, tick)
+
+
+def _globals(g: Geometry, arch: Architecture, tokens: list[str]) -> list[Piece]:
+    output = [] if arch.tied else [matrix("output", g.n_embd, len(tokens))]
+    embedding = matrix("token_embd", g.n_embd, len(tokens))
+    return [embedding, norm(arch.output_norm, g.n_embd), *output, *arch.others(g)]
+
+
+def _dense_type(piece: Piece) -> str:
+    return "F32" if piece.kind == "exact" else DENSE_TYPE
+
+
+def _expert_type(
+    arch: Architecture, g: Geometry, layer: int, piece: Piece, weights: str | None
+) -> GgmlType:
+    return weight_type(weights or arch.other_weights(g, layer, piece.name) or arch.weights)
 
 
 def _fields(
-    g: Geometry, arch: Architecture, tokens: list[str], seed: int, weights: str
+    g: Geometry, name: str, arch: Architecture, title: str, tokens: list[str]
 ) -> dict[str, Meta]:
     sizes: dict[str, Meta] = {
         "block_count": g.n_layer,
@@ -183,12 +129,11 @@ def _fields(
         **arch.fields(g),
     }
     return {
-        "general.architecture": g.arch,
+        "general.architecture": name,
         "general.type": "model",
-        "general.name": f"synthetic {g.n_layer}x{g.n_expert} top-{g.n_expert_used} {weights} "
-        f"seed {seed}",
+        "general.name": title,
         "general.quantization_version": 2,
-        **{f"{g.arch}.{key}": value for key, value in sizes.items()},
+        **{f"{name}.{key}": value for key, value in sizes.items()},
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
@@ -215,23 +160,20 @@ def _tokens() -> list[str]:
     return [*(spelled[b] for b in range(256)), "th", "Ġt", *SPECIAL_TOKENS]
 
 
-def _plan(
-    name: str, piece: Piece, dims: tuple[int, ...], seed: int, expert: GgmlType
-) -> TensorPlan:
-    kind = {"expert": expert, "dense": BY_NAME[DENSE_TYPE], "exact": BY_NAME["F32"]}[piece.kind]
-    if dims[0] % kind.block:
+def _plan(name: str, piece: Piece, kind: GgmlType, seed: int) -> TensorPlan:
+    if piece.dims[0] % kind.block:
         raise UsageError(f"model.weights: {kind.name} needs rows of a multiple of {kind.block}")
-    plan = TensorPlan(name, dims, kind, lambda: iter(()))
-    if piece.scale is None:
-        return replace(plan, data=lambda: _ones(dims[0]))
-    sd = piece.scale / dims[0] ** 0.5
+    plan = TensorPlan(name, piece.dims, kind, lambda: iter(()))
+    sd = piece.sd
+    if sd is None:
+        return replace(plan, data=lambda: _filled(math.prod(piece.dims), piece.fill))
     return replace(plan, data=lambda: _random(name, kind, plan.n_bytes, sd, seed))
 
 
-def _ones(n: int) -> Iterator[bytes]:
+def _filled(n: int, value: float) -> Iterator[bytes]:
     import numpy as np
 
-    yield np.ones(n, dtype="<f4").tobytes()
+    yield np.full(n, value, dtype="<f4").tobytes()
 
 
 def _random(name: str, kind: GgmlType, n_bytes: int, sd: float, seed: int) -> Iterator[memoryview]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from engine_parts import facts_agree, outputs, run
 
 from harness.build import EngineBuild, ensure_engine
-from harness.models import ModelInfo, model_info, resolve_model
+from harness.models import model_info, resolve_model
+from harness.models.geometry import GEOMETRIES
 from harness.models.inflate import inflate
 from harness.models.resolve import DATA, REFERENCE
-from harness.models.synth import GEOMETRIES, write_synthetic
+from harness.models.synth import write_synthetic
 from harness.models.weights import BLOCKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-PROMPT = "In the beginning was the word"
 STREAM = ("--moe-stream", "--io-threads", "2", "--dense-weights", "anon")
 
 
@@ -27,26 +25,6 @@ STREAM = ("--moe-stream", "--io-threads", "2", "--dense-weights", "anon")
 def build() -> EngineBuild:
     """The engine from the user's cache, built when it is not there yet (minutes)."""
     return ensure_engine()
-
-
-def run(engine: Path, model: Path, folder: Path, *flags: str) -> dict[str, dict[str, Any]]:
-    """Eight tokens; the telemetry's records by type (of the tokens, the last)."""
-    telemetry = folder / "telemetry.jsonl"
-    telemetry.unlink(missing_ok=True)
-    command = [
-        *(str(engine), "-m", str(model), "-p", PROMPT, "-n", "8", "-c", "128", "-b", "16"),
-        *("-t", "1", "--no-eog", "--logits-digest", "--telemetry", str(telemetry), *flags),
-    ]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:].decode(errors="replace")
-    records = [json.loads(line) for line in telemetry.read_text().splitlines()]
-    return {r["type"]: r for r in records}
-
-
-def outputs(records: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    summary = records["summary"]
-    assert summary["tokens"] == 8
-    return summary["ids_sha256"], summary["logits_sha256"]
 
 
 def test_the_second_time_costs_nothing(build: EngineBuild) -> None:
@@ -67,14 +45,6 @@ def test_every_weight_type_runs_and_its_facts_agree(
     facts_agree(model_info(path), plain["start"]["model"])
     streamed = run(build.engine, path, tmp_path, *STREAM, "--cache-mb", "0")
     assert outputs(streamed) == outputs(plain)
-
-
-def facts_agree(info: ModelInfo, said: dict[str, Any]) -> None:
-    for name in (
-        *("arch", "n_layer", "n_moe_layer", "n_expert", "n_expert_used", "n_embd", "n_vocab"),
-        *("expert_bytes", "expert_bytes_max", "dense_bytes", "file_bytes"),
-    ):
-        assert said[name] == getattr(info, name), name
 
 
 def bases(tmp_path: Path) -> list[Path]:

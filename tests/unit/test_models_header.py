@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from harness.models.geometry import GEOMETRIES
 from harness.models.ggml_types import BY_NAME, TYPES, ZERO_BYTES_ARE_ZERO
 from harness.models.gguf_header import read_header
 from harness.models.gguf_info import model_info
 from harness.models.gguf_write import TensorPlan, encode_field, write_gguf
-from harness.models.synth import GEOMETRIES, write_synthetic
+from harness.models.synth import write_synthetic
 
 F32 = BY_NAME["F32"]
 

@@ -17,11 +17,12 @@ from harness.errors import DeviceError, UsageError
 from harness.models import hashes, hub, model_info, resolve, resolve_model
 from harness.models.cli import main
 from harness.models.config import HubModel
+from harness.models.geometry import GEOMETRIES, Geometry
 from harness.models.ggml_types import BY_NAME
 from harness.models.gguf_header import read_header
 from harness.models.gguf_write import TensorPlan, encode_field, write_gguf
 from harness.models.inflate import inflate
-from harness.models.synth import GEOMETRIES, Geometry, bit_stream, write_synthetic
+from harness.models.synth import bit_stream, write_synthetic
 from harness.models.weights import BLOCKS
 
 SMALLEST = Geometry("for these tests", 1, 4, 2, 256, 256, n_head=2, n_head_kv=1)
