@@ -122,7 +122,7 @@ void Executor::load_missing(const std::vector<uint32_t> & missing) {
         }
     }
     ReadBatch batch(io_);
-    batch.submit(requests);
+    batch.submit(requests, ReadUrgency::demand);
     wait(batch);
 }
 
@@ -160,7 +160,7 @@ void Executor::run_streamed(ggml_tensor * node, PartRef ref, ggml_backend_t cpu)
             requests.push_back(request(ref, s.expert, s.slot));
         }
         batches[bank].emplace(io_);
-        batches[bank]->submit(requests);
+        batches[bank]->submit(requests, ReadUrgency::demand);
     };
 
     start_reading(0);

@@ -123,14 +123,18 @@ uint64_t ShardFiles::read_at(const File & file, bool direct, uint64_t offset, ui
     return asked;
 }
 
+uint64_t ShardFiles::begin(const ReadRequest & request) const {
+    return direct_ ? align_down(request.offset) : request.offset;
+}
+
 uint64_t ShardFiles::read(const ReadRequest & request) const {
     const File & file = files_[request.shard];
     if (!direct_) {
         return read_at(file, false, request.offset, request.size, request.size, request.window + request.shift);
     }
-    const uint64_t begin = align_down(request.offset);
-    const uint64_t natural_shift = request.offset - begin;
-    const uint64_t asked = read_at(file, true, begin, natural_shift + request.size,
+    const uint64_t first = begin(request);
+    const uint64_t natural_shift = request.offset - first;
+    const uint64_t asked = read_at(file, true, first, natural_shift + request.size,
                                    align_up(natural_shift + request.size), request.window);
     if (natural_shift != request.shift) {
         std::memmove(request.window + request.shift, request.window + natural_shift, request.size);

@@ -8,6 +8,13 @@
 
 namespace moe {
 
+// Which part of which expert a read is for. Reading does not look at it: it is there for whoever observes the reads.
+struct ReadTag {
+    uint32_t layer = 0;
+    uint32_t expert = 0;
+    uint32_t part = 0;
+};
+
 // `size` bytes of the file at `offset`, to be found at window + shift afterwards. `window` is block-aligned
 // and has room for the blocks that the range touches, and for shift + size bytes.
 struct ReadRequest {
@@ -16,6 +23,7 @@ struct ReadRequest {
     uint64_t size = 0;
     std::byte * window = nullptr;
     uint64_t shift = 0;
+    ReadTag tag{};
 };
 
 class ShardFiles {
@@ -30,6 +38,9 @@ public:
 
     bool direct() const { return direct_; }
     const std::string & reason() const { return reason_; }  // why not direct, or how it was verified
+
+    // Where in the file the read of `request` begins: at a block under direct I/O.
+    uint64_t begin(const ReadRequest & request) const;
 
     // Thread-safe. Returns the bytes asked from storage: whole blocks under direct I/O. Throws Error(io).
     uint64_t read(const ReadRequest & request) const;
