@@ -45,6 +45,7 @@ const std::vector<Case> kCases = {
      {1, 0, 0}, {11, 11, 12}, {0, 0.5f, 0.375f}},
     {"the first of equals is the heaviest", {1, false}, {0.125f, 0.4375f, 0.4375f}, {},
      {1, 0, 0}, {11, 11, 12}, {0, 0.4375f, 0.4375f}},
+    {"the heaviest stays whatever the fraction", {3, true}, {0.5f, 0.5f}, {}, {0, 1}, {10, 10}, {1, 0}},
     {"equal weights are not lighter than uniform", {1, true}, {0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f}, {},
      {0, 0, 0, 0, 0, 0, 0, 0}, {10, 11, 12, 13, 14, 15, 16, 17}, {0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f}},
     {"fraction 0 drops nothing, not even weight 0", {0, true}, {1, 0}, {}, {0, 0}, {10, 11}, {1, 0}},
