@@ -88,15 +88,30 @@ struct ExpertName {
     uint32_t rank = 0;        // order in which a layer's graph uses its parts
 };
 
+struct LayerTensor {
+    uint32_t layer = 0;
+    std::string rest;  // the name without "blk.N."
+};
+
+constexpr unsigned kMaxLayers = 1 << 16;  // beyond any model: such a number is a damaged name
+
+std::optional<LayerTensor> parse_layer(const std::string & name) {
+    unsigned layer = 0;
+    int consumed = 0;
+    if (std::sscanf(name.c_str(), "blk.%u.%n", &layer, &consumed) != 1 || consumed == 0 || layer >= kMaxLayers) {
+        return std::nullopt;
+    }
+    return LayerTensor{layer, name.substr(static_cast<size_t>(consumed))};
+}
+
 // The same language as kExpertTensorPattern, plus the layer number in front.
 std::optional<ExpertName> parse_expert_name(const std::string & name) {
     static constexpr std::array<const char *, 4> kinds = {"gate", "up", "gate_up", "down"};
-    unsigned layer = 0;
-    int consumed = 0;
-    if (std::sscanf(name.c_str(), "blk.%u.%n", &layer, &consumed) != 1 || consumed == 0) {
+    const auto tensor = parse_layer(name);
+    if (!tensor) {
         return std::nullopt;
     }
-    const std::string rest = name.substr(static_cast<size_t>(consumed));
+    const auto & [layer, rest] = *tensor;
     for (uint32_t rank = 0; rank < kinds.size(); ++rank) {
         const std::string stem = std::string("ffn_") + kinds[rank] + "_";
         if (rest == stem + "exps.weight") {
@@ -283,6 +298,26 @@ uint64_t Catalog::expert_bytes_max() const {
         largest = std::max(largest, block.expert_bytes());
     }
     return largest;
+}
+
+std::vector<LayerBytes> Catalog::layer_bytes() const {
+    std::vector<LayerBytes> layers;
+    const auto at = [&](uint32_t layer) -> LayerBytes & {
+        layers.resize(std::max<size_t>(layers.size(), layer + size_t{1}));
+        return layers[layer];
+    };
+    for (const MoeBlock & block : blocks_) {
+        LayerBytes & layer = at(block.layer);
+        if (layer.expert == 0) {  // the first set: the second follows its routing
+            layer.expert = block.expert_bytes();
+        }
+    }
+    for (const DenseTensor & tensor : dense_) {
+        if (const auto name = parse_layer(tensor.name)) {
+            at(name->layer).dense += tensor.size;
+        }
+    }
+    return layers;
 }
 
 const PartRef * Catalog::find_part(const std::string & tensor) const {

@@ -49,6 +49,12 @@ struct PartRef {
     uint32_t part = 0;
 };
 
+// What one layer of the model weighs: the tensors named blk.N.*
+struct LayerBytes {
+    uint64_t expert = 0;  // one routed expert of the set that the router chooses from; 0: the layer has none
+    uint64_t dense = 0;   // all that is not a routed expert
+};
+
 class Catalog {
 public:
     // Reads the metadata of `path` and of all its further shards. Throws Error(model) with a line that says
@@ -66,6 +72,7 @@ public:
     uint32_t n_keys() const;  // experts of all blocks
     uint64_t expert_bytes() const;
     uint64_t expert_bytes_max() const;
+    std::vector<LayerBytes> layer_bytes() const;  // of every layer, MoE or not
 
     const PartRef * find_part(const std::string & tensor) const;       // nullptr: not an expert tensor
     const DenseTensor * find_dense(const std::string & tensor) const;  // nullptr: not a dense tensor

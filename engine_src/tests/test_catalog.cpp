@@ -74,6 +74,26 @@ void knows_every_expert_and_every_other_tensor() {
     CHECK(bytes + 65536 > std::filesystem::file_size(path));
 }
 
+void layers_know_their_bytes() {
+    const TempDir dir;
+    tiny::Model m;
+    m.n_layer = 3;
+    const Catalog catalog = Catalog::read(tiny::write(m, dir.file("m")));
+    const std::vector<LayerBytes> layers = catalog.layer_bytes();
+    CHECK(layers.size() == 3);
+    uint64_t dense = 0;
+    for (uint32_t l = 0; l < layers.size(); ++l) {
+        CHECK(layers[l].expert == catalog.block(l).expert_bytes());
+        CHECK(layers[l].dense > catalog.find_dense("blk." + std::to_string(l) + ".attn_q.weight")->size);
+        dense += layers[l].dense;
+    }
+    uint64_t expected = 0;
+    for (const DenseTensor & tensor : catalog.dense()) {
+        expected += tensor.name.rfind("blk.", 0) == 0 ? tensor.size : 0;
+    }
+    CHECK(dense == expected);
+}
+
 void a_tied_embedding_is_read_in_full() {
     const TempDir dir;
     tiny::Model m;
@@ -176,6 +196,7 @@ void slots_have_room_for_every_read_window() {
 int main() {
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     check::run("knows every expert and every other tensor", knows_every_expert_and_every_other_tensor);
+    check::run("layers know their bytes", layers_know_their_bytes);
     check::run("a tied embedding is read in full", a_tied_embedding_is_read_in_full);
     check::run("shards are found from the first", shards_are_found_from_the_first);
     check::run("what cannot be used is refused with a reason", what_cannot_be_used_is_refused_with_a_reason);
