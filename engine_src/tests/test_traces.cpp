@@ -70,7 +70,8 @@ void a_dropped_expert_is_not_charged() {
     RouteRow unknown;  // no weight given
     unknown.step = 9;
     // Dropped for the first token only: the second one reads it.
-    trace.add(Phase::prefill, 2, {{0, 1, 3, 0.1f, Residency::miss, true}, {1, 0, 3, 0.9f, Residency::miss, false}, unknown});
+    trace.add(Phase::prefill, 2,
+              {{0, 1, 3, 0.1f, Residency::miss, true}, {1, 0, 3, 0.9f, Residency::miss, false}, unknown});
     trace.close();
     CHECK(contents(dir.file("r")) == kRoutePreamble +
                                          "0,0,0,2,1,3,0.1,0,0,1\n"
