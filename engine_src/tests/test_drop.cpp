@@ -88,7 +88,8 @@ void nan_drops_nothing() {
         const std::vector<float> before = weights;
         std::vector<int32_t> experts = {3, 1, 2};
         std::vector<uint8_t> dropped;
-        CHECK(drop_cold_experts({1, true}, experts.data(), weights.data(), 3, [](int32_t) { return false; }, dropped) == 0);
+        const auto cold = [](int32_t) { return false; };
+        CHECK(drop_cold_experts({1, true}, experts.data(), weights.data(), 3, cold, dropped) == 0);
         CHECK((experts == std::vector<int32_t>{3, 1, 2}));
         for (size_t i = 0; i < 3; ++i) {
             CHECK(i == position ? std::isnan(weights[i]) : weights[i] == before[i]);
