@@ -30,7 +30,7 @@ void ReadBatch::submit(const std::vector<ReadRequest> & requests, ReadUrgency ur
             pool_.enlist();
         }
     }
-    pool_.work_.notify_all();
+    pool_.wake(requests.size());
 }
 
 void ReadBatch::wait() {
@@ -183,6 +183,13 @@ IoCounters IoPool::counters() const {
         counters.io_ms += ns_to_ms(now_ns() - busy_since_ns_);
     }
     return counters;
+}
+
+// No more lanes than there is work for: one that wakes up for nothing costs as much as one that reads.
+void IoPool::wake(size_t n_requests) {
+    for (size_t i = 0; i < std::min(n_requests, lanes_.size()); ++i) {
+        work_.notify_one();
+    }
 }
 
 void IoPool::run_lane() {

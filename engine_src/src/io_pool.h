@@ -117,6 +117,7 @@ private:
         size_t index = 0;  // in the batch
     };
 
+    void wake(size_t n_requests);
     void run_lane();
     std::optional<std::string> serve(IoEvent & event) const;
     void count(const IoEvent & event);
