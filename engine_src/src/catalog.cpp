@@ -177,6 +177,8 @@ Catalog Catalog::read(const std::string & path) {
         const std::string arch = gguf_get_val_str(first.get(), arch_id);
         catalog.n_expert_used_ =
             static_cast<uint32_t>(get_uint(first.get(), arch + ".expert_used_count").value_or(0));
+        const uint64_t n_layer = get_uint(first.get(), arch + ".block_count").value_or(UINT32_MAX);
+        catalog.n_layer_ = n_layer - std::min(n_layer, get_uint(first.get(), arch + ".nextn_predict_layers").value_or(0));
     }
     for (uint32_t shard = 0; shard < catalog.shards_.size(); ++shard) {
         catalog.add_shard(catalog.shards_[shard], shard);
@@ -209,6 +211,9 @@ void Catalog::add_shard(const std::string & path, uint32_t shard) {
         const auto expert = parse_expert_name(name);
         if (!expert) {
             dense_.push_back({name, shard, offset, bytes, is_embedding_table(name)});
+            continue;
+        }
+        if (expert->layer >= n_layer_) {
             continue;
         }
         const int64_t * ne = gguf_get_tensor_ne(gguf.get(), id);

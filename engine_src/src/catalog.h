@@ -87,6 +87,8 @@ private:
     std::unordered_map<std::string, PartRef> part_index_;
     std::unordered_map<std::string, size_t> dense_index_;
     uint32_t n_expert_used_ = 0;
+    // Layers beyond predict further tokens (MTP): loaded for speculative decoding only, so nothing routes to their experts.
+    uint64_t n_layer_ = 0;
 };
 
 }  // namespace moe

@@ -102,6 +102,22 @@ void a_tied_embedding_is_read_in_full() {
     CHECK(!catalog.find_dense("token_embd.weight")->sparse_rows);
 }
 
+void experts_that_nothing_routes_to_are_left_out() {
+    const TempDir dir;
+    tiny::Model m;
+    m.n_layer = 3;
+    m.n_layer_nextn = 1;
+    const Catalog catalog = Catalog::read(tiny::write(m, dir.file("m")));
+    CHECK(catalog.n_moe_layer() == 2);
+    CHECK(catalog.n_keys() == 16);
+    CHECK(catalog.find_part("blk.1.ffn_down_exps.weight") != nullptr);
+    CHECK(catalog.find_part("blk.2.ffn_down_exps.weight") == nullptr);
+    CHECK(catalog.find_dense("blk.2.ffn_down_exps.weight") == nullptr);
+    CHECK(catalog.find_dense("blk.2.attn_q.weight") != nullptr);
+    m.n_layer_nextn = 4;
+    CHECK(contains(refusal(tiny::write(m, dir.file("n"))), "no fused routed experts"));
+}
+
 void shards_are_found_from_the_first() {
     const TempDir dir;
     tiny::Model m;
@@ -198,6 +214,7 @@ int main() {
     check::run("knows every expert and every other tensor", knows_every_expert_and_every_other_tensor);
     check::run("layers know their bytes", layers_know_their_bytes);
     check::run("a tied embedding is read in full", a_tied_embedding_is_read_in_full);
+    check::run("experts that nothing routes to are left out", experts_that_nothing_routes_to_are_left_out);
     check::run("shards are found from the first", shards_are_found_from_the_first);
     check::run("what cannot be used is refused with a reason", what_cannot_be_used_is_refused_with_a_reason);
     check::run("a dense model is refused", a_dense_model_is_refused);

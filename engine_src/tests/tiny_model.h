@@ -21,6 +21,7 @@ enum class Arch { qwen3moe, hy_v3, gpt_oss };
 struct Model {
     Arch arch = Arch::qwen3moe;
     uint32_t n_layer = 2;
+    uint32_t n_layer_nextn = 0;  // how many of them are for speculative decoding
     uint32_t n_expert = 8;
     uint32_t n_expert_used = 2;
     int64_t n_embd = 256;
@@ -80,6 +81,9 @@ inline void set_metadata(gguf_context * gguf, const Model & m) {
     u32("context_length", 512);
     u32("embedding_length", m.n_embd);
     u32("block_count", m.n_layer);
+    if (m.n_layer_nextn > 0) {
+        u32("nextn_predict_layers", m.n_layer_nextn);
+    }
     u32("feed_forward_length", m.n_ff_exp);
     u32("expert_feed_forward_length", m.n_ff_exp);
     u32("expert_count", m.n_expert);

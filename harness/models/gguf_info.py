@@ -20,10 +20,11 @@ MAX_SHARDS = 9999
 class ModelInfo:
     """A Mixture-of-Experts model; sizes in bytes as stored.
 
-    `path` is the file that the engine is given (the first shard), `n_layer` counts all blocks,
-    `n_moe_layer` those with routed experts. `expert_bytes` is of all routed experts,
-    `layer_expert_bytes` of each such layer in order, `expert_bytes_max` of the largest single
-    expert (all its parts), `dense_bytes` of all other weights.
+    `path` is the file that the engine is given (the first shard), `n_layer` counts the layers that
+    a token passes, `n_moe_layer` those of them with routed experts. `expert_bytes` is of all routed
+    experts, `layer_expert_bytes` of each such layer in order, `expert_bytes_max` of the largest
+    single expert (all its parts), `dense_bytes` of all other weights. Layers that predict further
+    tokens (MTP) serve speculative decoding only: their experts are counted nowhere.
     """
 
     path: Path
@@ -101,7 +102,10 @@ def info_of(headers: tuple[GgufHeader, ...]) -> ModelInfo:
     if len({t.name for t in tensors}) != len(tensors):
         refuse(first.path, "a tensor is in two of its shards")
     experts = [(m, t) for t in tensors if (m := EXPERT_TENSOR.fullmatch(t.name))]
-    n_layer = _int(first, f"{arch}.block_count")
+    n_block = _int(first, f"{arch}.block_count")
+    n_layer = n_block - _int(first, f"{arch}.nextn_predict_layers", least=0, default=0)
+    idle = {t.name for m, t in experts if int(m[1]) in range(n_layer, n_block)}
+    experts = [(m, t) for m, t in experts if t.name not in idle]
     if not experts:
         refuse(
             first.path,
@@ -117,8 +121,8 @@ def info_of(headers: tuple[GgufHeader, ...]) -> ModelInfo:
         layer, chunked = int(match[1]), match[3] is not None
         slices[layer, chunked] += _slice_bytes(first.path, tensor, None if chunked else n_expert)
         layers[layer] += tensor.n_bytes
-    if max(layers) >= n_layer:
-        refuse(first.path, f"has experts in layer {max(layers)} of {n_layer}; the file is damaged")
+    if max(layers) >= n_block:
+        refuse(first.path, f"has experts in layer {max(layers)} of {n_block}; the file is damaged")
     expert_bytes = sum(layers.values())
     return ModelInfo(
         path=first.path,
@@ -139,7 +143,7 @@ def info_of(headers: tuple[GgufHeader, ...]) -> ModelInfo:
         expert_bytes=expert_bytes,
         expert_bytes_max=max(slices.values()),
         layer_expert_bytes=tuple(layers[i] for i in sorted(layers)),
-        dense_bytes=sum(t.n_bytes for t in tensors) - expert_bytes,
+        dense_bytes=sum(t.n_bytes for t in tensors if t.name not in idle) - expert_bytes,
         file_bytes=sum(h.file_bytes for h in headers),
     )
 

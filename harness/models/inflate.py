@@ -9,6 +9,7 @@ byte but for the expert width. Needs numpy.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ MAX_FACTOR = 4096
 PIECE_BYTES = 4 * 2**20
 # biases of the hidden units, one row per expert; padded like the rows they belong to
 HIDDEN_BIAS = ("ffn_gate_exps.bias", "ffn_up_exps.bias")
+SHARED_EXPERT = re.compile(r"blk\.\d+\.ffn_(gate|up|down)_shexp\.weight")
 
 
 def check_factor(factor: object) -> int:
@@ -52,8 +54,13 @@ def inflate(
     if width is None or width.type != UINT32 or type(width.value) is not int:
         refuse(source, f"cannot be inflated: it has no single {width_key}")
     fields = _fields(first, width_key, width.value * factor)
+    # where the shared expert has no width of its own, it is so many times as wide as the others
+    shared = (
+        f"{info.arch}.expert_shared_count" in first.fields
+        and f"{info.arch}.expert_shared_feed_forward_length" not in first.fields
+    )
     plans = [
-        _plan(header, tensor, width.value, factor)
+        _plan(header, tensor, width.value, factor, shared)
         for header in headers
         for tensor in header.tensors
     ]
@@ -77,10 +84,16 @@ def _fields(header: GgufHeader, width_key: str, width: int) -> list[bytes]:
     return found
 
 
-def _plan(header: GgufHeader, tensor: Tensor, width: int, factor: int) -> TensorPlan:
-    """How one tensor is written: as it is, with zero rows added, or with zero columns added."""
+def _plan(header: GgufHeader, tensor: Tensor, width: int, factor: int, shared: bool) -> TensorPlan:
+    """How one tensor is written: as it is, with zero rows added, or with zero columns added.
+
+    `shared`: the shared expert grows with the routed ones.
+    """
     match = EXPERT_TENSOR.fullmatch(tensor.name)
     if match is None:
+        if shared and (found := SHARED_EXPERT.fullmatch(tensor.name)) is not None:
+            axis = 0 if found[1] == "down" else 1
+            return _padded(header, tensor, axis, tensor.dims[axis], factor)
         if tensor.name.partition(".")[2].partition(".")[2] in HIDDEN_BIAS:
             return _padded(header, tensor, 0, width, factor)
         if "exps.weight" in tensor.name:
@@ -88,13 +101,13 @@ def _plan(header: GgufHeader, tensor: Tensor, width: int, factor: int) -> Tensor
         return TensorPlan(tensor.name, tensor.dims, tensor.type, lambda: _copy(header, tensor))
     if match[3] is not None:
         refuse(header.path, f"cannot be inflated: {tensor.name} is no plain expert tensor")
-    if tensor.type.name not in ZERO_BYTES_ARE_ZERO:
-        refuse(header.path, f"cannot be inflated: zeros in {tensor.type.name} are not known")
     return _padded(header, tensor, 0 if match[2] == "down" else 1, width, factor)
 
 
 def _padded(header: GgufHeader, tensor: Tensor, axis: int, width: int, factor: int) -> TensorPlan:
     """Grow `axis` by `factor`, keeping runs of `width` together (gate and up fused: two runs)."""
+    if tensor.type.name not in ZERO_BYTES_ARE_ZERO:
+        refuse(header.path, f"cannot be inflated: zeros in {tensor.type.name} are not known")
     dims = list(tensor.dims)
     if dims[axis] % width:
         refuse(

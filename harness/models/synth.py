@@ -79,7 +79,7 @@ def write_synthetic(
     plans = [
         _plan(p.name, p, BY_NAME[_dense_type(p)], seed) for p in _globals(shape, found, tokens)
     ]
-    for i in range(shape.n_layer):
+    for i in range(shape.n_layer + found.speculative):
         for piece in found.layer(shape, i):
             kind = (
                 _expert_type(found, shape, i, piece, weights)
@@ -117,7 +117,7 @@ def _fields(
     g: Geometry, name: str, arch: Architecture, title: str, tokens: list[str]
 ) -> dict[str, Meta]:
     sizes: dict[str, Meta] = {
-        "block_count": g.n_layer,
+        "block_count": g.n_layer + arch.speculative,
         "context_length": g.n_ctx,
         "embedding_length": g.n_embd,
         "feed_forward_length": g.n_ff_expert,

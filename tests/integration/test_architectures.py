@@ -19,6 +19,7 @@ from harness.models.architectures import ARCHITECTURES
 from harness.models.architectures.base import WINDOW
 from harness.models.geometry import GEOMETRIES
 from harness.models.gguf_info import EXPERT_TENSOR, read_model
+from harness.models.inflate import inflate
 from harness.models.synth import write_synthetic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -124,6 +125,17 @@ def test_streaming_changes_no_bit(
         assert slots == n_experts
         assert total["evictions"] == 0
         assert total["misses"] <= n_experts
+
+
+def test_inflating_changes_no_bit(plain: Plain, program: Path) -> None:
+    wide = plain.folder / "wide.gguf"
+    inflate(plain.path, wide, 3)
+    records = generate(program, wide, plain.folder)
+    assert outputs(records) == outputs(plain.records)
+    facts_agree(model_info(wide), records["start"]["model"])
+    assert model_info(wide).expert_bytes == 3 * model_info(plain.path).expert_bytes
+    small = smallest_cache_mb(program, wide, plain.folder)
+    assert outputs(streamed(program, wide, plain.folder, small)) == outputs(plain.records)
 
 
 @pytest.mark.parametrize("arch", ["laguna", "gpt-oss"])

@@ -27,7 +27,7 @@ MADE = {
     "qwen3moe": ("Q4_K", 4, ["blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight"]),
     "qwen2moe": ("Q8_0", 4, ["blk.0.ffn_gate_inp_shexp.weight", "blk.3.attn_q.bias"]),
     "qwen3next": ("Q4_K", 4, ["blk.0.ssm_ba.weight", "blk.3.attn_q.weight"]),
-    "qwen35moe": ("Q4_K+Q6_K", 4, ["blk.0.ssm_alpha.weight", "blk.3.attn_q.weight"]),
+    "qwen35moe": ("Q4_K+Q6_K", 4, ["blk.0.ssm_alpha.weight", "blk.4.nextn.eh_proj.weight"]),
     "gpt-oss": ("MXFP4", 4, ["blk.0.ffn_down_exps.bias", "blk.0.ffn_gate_inp.bias"]),
     "gemma4": ("Q4_K", 4, ["blk.0.ffn_gate_up_exps.weight", "blk.0.ffn_down_exps.scale"]),
     "laguna": ("Q4_K+BF16", 3, ["blk.0.ffn_up.weight", "blk.1.ffn_up_shexp.weight"]),
@@ -101,6 +101,19 @@ def test_list_shows_what_make_takes(capsys: pytest.CaptureFixture[str], tmp_path
     make = ["make", "synthetic", "arch=gpt-oss", "geometry=tiny", "-o", str(output)]
     assert main([*make, "--cache-dir", str(tmp_path)]) == 0
     assert model_info(output).arch == "gpt-oss"
+
+
+def test_experts_that_nothing_routes_to_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    write_synthetic(path, TINY, arch="qwen35moe")
+    info = model_info(path)
+    sizes = {t.name: int(t.n_bytes) for t in GGUFReader(path).tensors}
+    experts = {n: s for n, s in sizes.items() if "_exps.weight" in n}
+    idle = sum(s for n, s in experts.items() if n.startswith("blk.4."))
+    assert idle > 0
+    assert info.expert_bytes == sum(experts.values()) - idle
+    assert info.dense_bytes == sum(sizes.values()) - sum(experts.values())
+    assert len(info.layer_expert_bytes) == 4
 
 
 # --- shards --------------------------------------------------------------------------------------

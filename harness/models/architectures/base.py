@@ -23,7 +23,8 @@ class Architecture:
 
     `weights` is the type of expert tensors where the configuration names none; `other_weights`
     (layer, tensor) names those that have another. `others` are global tensors beside embedding,
-    output norm and output; `tied`: the embedding is the output matrix too.
+    output norm and output; `tied`: the embedding is the output matrix too. `speculative` layers
+    follow the others; only speculative decoding uses them, so the engine must not count them.
     """
 
     about: str
@@ -34,6 +35,7 @@ class Architecture:
     others: Callable[[Geometry], list[Piece]] = lambda g: []
     output_norm: str = "output_norm"
     tied: bool = False
+    speculative: int = 0
 
 
 def dense_width(g: Geometry) -> int:

@@ -27,6 +27,7 @@ from harness.models.geometry import Geometry
 CONV_KERNEL = 4
 # the other layers hold a gated delta net
 ATTENTION_EVERY = 4
+SPECULATIVE = 1
 
 
 def _qwen3moe_fields(g: Geometry) -> Fields:
@@ -87,7 +88,11 @@ def _qwen35moe_fields(g: Geometry) -> Fields:
     pairs = g.head_dim // 4
     side = pairs // 3
     sections = [pairs - 2 * side, side, side, 0]
-    return {**_delta_net_fields(g), "rope.dimension_sections": sections}
+    return {
+        **_delta_net_fields(g),
+        "rope.dimension_sections": sections,
+        "nextn_predict_layers": SPECULATIVE,
+    }
 
 
 def _delta_net(g: Geometry, gates: list[Piece]) -> list[Piece]:
@@ -113,7 +118,7 @@ def _gated_attention(g: Geometry) -> list[Piece]:
 
 
 def _hybrid_layer(g: Geometry, layer: int, gates: list[Piece]) -> list[Piece]:
-    attends = (layer + 1) % ATTENTION_EVERY == 0
+    attends = (layer + 1) % ATTENTION_EVERY == 0 or layer >= g.n_layer
     return [
         norm("attn_norm", g.n_embd),
         *(_gated_attention(g) if attends else _delta_net(g, gates)),
@@ -130,7 +135,14 @@ def _qwen3next_layer(g: Geometry, layer: int) -> list[Piece]:
 
 def _qwen35moe_layer(g: Geometry, layer: int) -> list[Piece]:
     gates = [matrix(f"ssm_{name}", g.n_embd, g.n_head) for name in ("beta", "alpha")]
-    return _hybrid_layer(g, layer, gates)
+    pieces = _hybrid_layer(g, layer, gates)
+    return pieces if layer < g.n_layer else [*pieces, *_next_token(g)]
+
+
+def _next_token(g: Geometry) -> list[Piece]:
+    """What a layer needs beside its own tensors to predict the token after the next."""
+    norms = [norm(f"nextn.{name}", g.n_embd) for name in ("enorm", "hnorm", "shared_head_norm")]
+    return [matrix("nextn.eh_proj", 2 * g.n_embd, g.n_embd), *norms]
 
 
 def _better_down(g: Geometry, layer: int, name: str) -> str | None:
@@ -146,8 +158,9 @@ QWEN3NEXT = Architecture(
     "recurrent layers, a gated shared expert", _delta_net_fields, _qwen3next_layer
 )
 QWEN35MOE = Architecture(
-    "recurrent layers, a gated shared expert, down of another type",
+    "recurrent layers, a gated shared expert, down of another type, a speculative layer",
     _qwen35moe_fields,
     _qwen35moe_layer,
     other_weights=_better_down,
+    speculative=SPECULATIVE,
 )
