@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include "error.h"
+#include "option_rules.h"
 
 #include <algorithm>
 #include <cctype>
@@ -9,7 +10,6 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
-#include <set>
 
 namespace moe {
 
@@ -53,13 +53,17 @@ std::string path(const char * flag, const std::string & text) {
     return text;
 }
 
-void set_temp(Options &, const std::string & text) {
+double real_number(const char * flag, const std::string & text) {
     char * end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
     if (text.empty() || *end != '\0' || std::isspace(static_cast<unsigned char>(text[0]))) {
-        refuse("--temp: '" + text + "' is not a number");
+        refuse(std::string(flag) + ": '" + text + "' is not a number");
     }
-    if (!(value == 0.0)) {
+    return value;
+}
+
+void set_temp(Options &, const std::string & text) {
+    if (!(real_number("--temp", text) == 0.0)) {
         refuse("--temp: only 0 (greedy decoding) is supported, not " + text);
     }
 }
@@ -73,15 +77,48 @@ void set_seed(Options &, const std::string & text) {
 void set_dense(Options & o, const std::string & text) {
     if (text == "mmap") {
         o.dense_weights = DenseWeights::mmap;
+    } else if (text == "warm") {
+        o.dense_weights = DenseWeights::warm;
     } else if (text == "anon") {
         o.dense_weights = DenseWeights::anon;
     } else {
-        refuse("--dense-weights: '" + text + "' is neither mmap nor anon");
+        refuse("--dense-weights: '" + text + "' is none of mmap, warm, anon");
+    }
+}
+
+void set_drop(Options & o, const std::string & text) {
+    const double value = real_number("--drop-cold-experts", text);
+    if (!(value >= 0.0 && value <= 1.0)) {  // also true for NaN
+        refuse("--drop-cold-experts: '" + text + "' is out of range (0 to 1)");
+    }
+    o.drop_cold_experts = value;
+}
+
+void set_trace_by(Options & o, const std::string & text) {
+    if (text == "node") {
+        o.compute_trace_by = ComputeTraceBy::node;
+    } else if (text == "layer") {
+        o.compute_trace_by = ComputeTraceBy::layer;
+    } else {
+        refuse("--compute-trace-by: '" + text + "' is neither node nor layer");
     }
 }
 
 constexpr int64_t max_i32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t max_cache_mb = int64_t{1} << 24;  // 16 TiB: far above any arena, far below overflow of bytes
+
+uint64_t mebibytes(const char * flag, const std::string & text) {
+    return static_cast<uint64_t>(whole_number(flag, text, 0, max_cache_mb));
+}
+
+int32_t small_number(const char * flag, const std::string & text, int32_t low, int32_t high) {
+    return static_cast<int32_t>(whole_number(flag, text, low, high));
+}
+
+void set_cache(Options & o, const std::string & text) {
+    o.cache_auto = text == "auto";
+    o.cache_mb = o.cache_auto ? 0 : mebibytes("--cache-mb", text);
+}
 
 const std::vector<Flag> & flags() {
     using O = Options;
@@ -105,14 +142,50 @@ const std::vector<Flag> & flags() {
         {"--seed", nullptr, nullptr, "N", "only 0: greedy decoding uses none", "0", set_seed},
         {"--moe-stream", nullptr, nullptr, nullptr, "page routed experts through the slot arena", "off: plain mmap",
          [](O & o, S &) { o.moe_stream = true; }},
-        {"--cache-mb", nullptr, nullptr, "N", "arena in MiB, 0 = no reuse between calls; needs --moe-stream", "0",
-         [](O & o, S & v) { o.cache_mb = static_cast<uint64_t>(whole_number("--cache-mb", v, 0, max_cache_mb)); }},
-        {"--io-threads", nullptr, nullptr, "N", "read lanes, 1..16; needs --moe-stream", "4",
-         [](O & o, S & v) { o.io_threads = static_cast<int32_t>(whole_number("--io-threads", v, 1, 16)); }},
-        {"--no-odirect", nullptr, nullptr, nullptr, "buffered reads; needs --moe-stream", "direct",
+        {"--overlap", nullptr, nullptr, nullptr, "resident experts compute while missing ones are read", "off",
+         [](O & o, S &) { o.overlap = true; }},
+        {"--cache-mb", nullptr, nullptr, "N|auto", "arena in MiB, 0 = no reuse between calls, auto = by free memory",
+         "0", set_cache},
+        {"--cache-floor-mb", nullptr, nullptr, "N", "auto leaves this much memory to the system", "1536",
+         [](O & o, S & v) { o.cache_floor_mb = mebibytes("--cache-floor-mb", v); }},
+        {"--cache-ceil-mb", nullptr, nullptr, "N", "auto takes no more than this, 0 = no bound", "0",
+         [](O & o, S & v) { o.cache_ceil_mb = mebibytes("--cache-ceil-mb", v); }},
+        {"--force-cache", nullptr, nullptr, nullptr, "accept a --cache-mb below one token's experts", "off: refused",
+         [](O & o, S &) { o.force_cache = true; }},
+        {"--io-threads", nullptr, nullptr, "N", "read lanes, 1..16", "4",
+         [](O & o, S & v) { o.io_threads = small_number("--io-threads", v, 1, 16); }},
+        {"--no-odirect", nullptr, nullptr, nullptr, "buffered reads", "direct",
          [](O & o, S &) { o.direct_io = false; }},
-        {"--dense-weights", nullptr, nullptr, "mmap|anon", "where all other weights live; anon needs --moe-stream",
-         "mmap", set_dense},
+        {"--dense-weights", nullptr, nullptr, "mmap|warm|anon",
+         "all other weights: mapped, mapped and read once at load, or in anonymous memory", "mmap", set_dense},
+        {"--load-all", nullptr, nullptr, nullptr, "read every expert of a layer at each use, for debugging", "off",
+         [](O & o, S &) { o.load_all = true; }},
+        {"--prefetch", nullptr, nullptr, "K", "read ahead the last token's experts of K layers, 0..8", "0",
+         [](O & o, S & v) { o.prefetch = small_number("--prefetch", v, 0, 8); }},
+        {"--predict-prefetch", nullptr, nullptr, nullptr, "predicted experts are retained and read ahead", "off",
+         [](O & o, S &) { o.predict_prefetch = true; }},
+        {"--predict-spec-max", nullptr, nullptr, "N", "predicted experts read ahead per layer, 0..8; 0 = only retain",
+         "2", [](O & o, S & v) { o.predict_spec_max = small_number("--predict-spec-max", v, 0, 8); }},
+        {"--predict-horizon", nullptr, nullptr, "N", "predict 1 or 2 layers ahead", "2",
+         [](O & o, S & v) { o.predict_horizon = small_number("--predict-horizon", v, 1, 2); }},
+        {"--predict-log", nullptr, nullptr, nullptr, "score predictors against the routing, change nothing", "off",
+         [](O & o, S &) { o.predict_log = true; }},
+        {"--drop-cold-experts", nullptr, nullptr, "F", "leave out missing experts lighter than F / top-k, 0..1", "off",
+         set_drop},
+        {"--drop-no-renorm", nullptr, nullptr, nullptr, "the experts that stay keep their weights", "rescaled",
+         [](O & o, S &) { o.drop_renorm = false; }},
+        {"--drop-in-prefill", nullptr, nullptr, nullptr, "drop in the prompt too", "decode only",
+         [](O & o, S &) { o.drop_in_prefill = true; }},
+        {"--route-trace", nullptr, nullptr, "FILE", "one row per routed expert", "none",
+         [](O & o, S & v) { o.route_trace = path("--route-trace", v); }},
+        {"--io-trace", nullptr, nullptr, "FILE", "one row per read", "none",
+         [](O & o, S & v) { o.io_trace = path("--io-trace", v); }},
+        {"--compute-trace", nullptr, nullptr, "FILE", "one row per graph node or layer", "none",
+         [](O & o, S & v) { o.compute_trace = path("--compute-trace", v); }},
+        {"--compute-trace-by", nullptr, nullptr, "node|layer", "what a row of --compute-trace is", "node",
+         set_trace_by},
+        {"--forced-routes", nullptr, nullptr, "FILE", "take the routing from a recorded route trace", "none",
+         [](O & o, S & v) { o.forced_routes = path("--forced-routes", v); }},
         {"--repack", nullptr, nullptr, nullptr, "let llama.cpp repack weights; plain mode only", "off",
          [](O & o, S &) { o.repack = true; }},
         {"--expert-used", nullptr, "--n-expert-used", "N", "top-k override, 1..n_expert", "model's own",
@@ -145,64 +218,12 @@ const Flag * find_flag(const std::string & text) {
     return nullptr;
 }
 
-using Given = std::set<std::string>;
-
-void check_combinations(const Options & o, const Given & given) {
-    const auto has = [&](const char * name) { return given.count(name) > 0; };
-    if (o.version && given.size() > 1) {
-        refuse("--version stands alone");
-    }
-    if (o.version) {
-        return;
-    }
-    if (!has("--model")) {
-        refuse("--model FILE is required");
-    }
-    if (has("--prompt") && has("--file")) {
-        refuse("--prompt and --file exclude each other");
-    }
-    // Planning needs no prompt, but one that is given must fit.
-    if (!has("--prompt") && !has("--file") && !o.plan_memory) {
-        refuse("a prompt is required: --prompt TEXT or --file FILE");
-    }
-    if (o.prompt && o.prompt->empty()) {
-        refuse("--prompt: the text is empty");
-    }
-    if (!o.moe_stream) {
-        for (const char * name : {"--cache-mb", "--io-threads", "--no-odirect"}) {
-            if (has(name)) {
-                refuse(std::string(name) + " needs --moe-stream");
-            }
-        }
-        if (o.dense_weights == DenseWeights::anon) {
-            refuse("--dense-weights anon needs --moe-stream");
-        }
-    } else if (o.repack) {
-        refuse("--repack cannot be combined with --moe-stream: paged experts are not repacked");
-    }
-    if (o.plan_memory) {
-        for (const char * name : {"--csv", "--telemetry", "--progress", "--logits-digest", "--no-eog"}) {
-            if (has(name)) {
-                refuse(std::string(name) + " cannot be combined with --plan-memory: nothing is decoded");
-            }
-        }
-    }
-    if (o.csv && o.csv == o.telemetry) {
-        refuse("--csv and --telemetry name the same file");
-    }
-    // One prompt token at least; the exact check follows once the prompt is tokenised.
-    if (static_cast<uint64_t>(o.n_predict) + 1 > o.n_ctx && !(o.plan_memory && !has("--predict"))) {
-        refuse("--predict " + std::to_string(o.n_predict) + " and a prompt do not fit into --ctx-size " +
-               std::to_string(o.n_ctx));
-    }
-}
-
 }  // namespace
 
 Options parse_options(const std::vector<std::string> & args, unsigned cores) {
     Options options;
     options.threads = static_cast<int32_t>(std::clamp(cores, 2u, 1025u) - 1);
-    Given given;
+    GivenFlags given;
 
     for (size_t i = 0; i < args.size(); ++i) {
         const std::string & arg = args[i];

@@ -8,7 +8,8 @@
 
 namespace moe {
 
-enum class DenseWeights { mmap, anon };
+enum class DenseWeights { mmap, warm, anon };
+enum class ComputeTraceBy { node, layer };
 
 struct Options {
     std::string model;
@@ -20,10 +21,31 @@ struct Options {
     int32_t threads = 1;
 
     bool moe_stream = false;
+    bool overlap = false;
     uint64_t cache_mb = 0;
+    bool cache_auto = false;  // then cache_mb is 0 and the size is found at start
+    uint64_t cache_floor_mb = 1536;
+    uint64_t cache_ceil_mb = 0;  // 0: none
+    bool force_cache = false;
     int32_t io_threads = 4;
     bool direct_io = true;
     DenseWeights dense_weights = DenseWeights::mmap;
+    bool load_all = false;
+
+    int32_t prefetch = 0;
+    bool predict_prefetch = false;
+    int32_t predict_spec_max = 2;
+    int32_t predict_horizon = 2;
+    bool predict_log = false;
+    std::optional<double> drop_cold_experts;
+    bool drop_renorm = true;
+    bool drop_in_prefill = false;
+
+    std::optional<std::string> route_trace;
+    std::optional<std::string> io_trace;
+    std::optional<std::string> compute_trace;
+    ComputeTraceBy compute_trace_by = ComputeTraceBy::node;
+    std::optional<std::string> forced_routes;
 
     bool repack = false;
     std::optional<int32_t> expert_used;
@@ -36,6 +58,8 @@ struct Options {
 
     bool help = false;
     bool version = false;
+
+    bool has_cache() const { return cache_auto || cache_mb > 0; }
 };
 
 // `args` without the program's name; `cores` is what the default of --threads derives from.

@@ -13,8 +13,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <string>
+#include <vector>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -28,22 +30,63 @@ namespace {
 // the usual 8 MiB of each thread would count against the memory limit.
 constexpr size_t small_stack = size_t{1} << 20;
 
-std::optional<uint64_t> status_field(const char * name) {
-    std::FILE * file = std::fopen("/proc/self/status", "re");
-    if (!file) {
-        return std::nullopt;
-    }
-    std::optional<uint64_t> bytes;
-    char line[256];
-    const size_t length = std::strlen(name);
-    while (std::fgets(line, sizeof line, file)) {
-        if (std::strncmp(line, name, length) == 0 && line[length] == ':') {
-            bytes = std::strtoull(line + length + 1, nullptr, 10) * 1024;
-            break;
+// The number after `name` in a file of lines "name number" or "name: number".
+std::optional<uint64_t> number_after(const std::string & path, const std::string & name) {
+    std::ifstream file(path);
+    std::string line;
+    while (std::getline(file, line)) {
+        const char next = line.size() > name.size() ? line[name.size()] : '\0';
+        if (line.compare(0, name.size(), name) == 0 && (next == ' ' || next == ':')) {
+            return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10);
         }
     }
-    std::fclose(file);
-    return bytes;
+    return std::nullopt;
+}
+
+// A file of one number; empty when there is none, or the word "max".
+std::optional<uint64_t> number_in(const std::string & path) {
+    std::ifstream file(path);
+    uint64_t number = 0;
+    return file >> number ? std::optional<uint64_t>(number) : std::nullopt;
+}
+
+std::optional<uint64_t> smaller(std::optional<uint64_t> a, std::optional<uint64_t> b) {
+    return a && b ? std::min(a, b) : a ? a : b;
+}
+
+std::optional<uint64_t> kib(std::optional<uint64_t> number) {
+    return number ? std::optional<uint64_t>(*number * 1024) : std::nullopt;
+}
+
+struct CgroupFiles {
+    std::vector<const char *> limits;
+    const char * usage;
+    std::vector<const char *> page_cache;  // in memory.stat
+};
+
+// Beyond memory.high a group is slowed down until it is as good as stopped, so that is a limit too.
+const CgroupFiles cgroup_v2 = {{"memory.max", "memory.high"}, "memory.current", {"inactive_file", "active_file"}};
+const CgroupFiles cgroup_v1 = {
+    {"memory.limit_in_bytes"}, "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+
+// Version 1 has no word for "unlimited", only the largest number of pages.
+constexpr uint64_t unlimited = uint64_t{1} << 62;
+
+std::optional<uint64_t> group_left_bytes(const std::string & group, const CgroupFiles & files) {
+    std::optional<uint64_t> limit;
+    for (const char * name : files.limits) {
+        limit = smaller(limit, number_in(group + "/" + name));
+    }
+    const std::optional<uint64_t> usage = number_in(group + "/" + files.usage);
+    if (!limit || !usage || *limit >= unlimited) {
+        return std::nullopt;
+    }
+    uint64_t page_cache = 0;
+    for (const char * name : files.page_cache) {
+        page_cache += number_after(group + "/memory.stat", name).value_or(0);
+    }
+    const uint64_t used = *usage - std::min(*usage, page_cache);
+    return *limit - std::min(*limit, used);
 }
 
 // Somebody inside llama.cpp catches std::bad_alloc and calls the file unreadable; under a memory limit the truth
@@ -103,7 +146,7 @@ uint64_t thread_stack_bytes() {
     return size;
 }
 
-std::optional<uint64_t> data_bytes() { return status_field("VmData"); }
+std::optional<uint64_t> data_bytes() { return kib(number_after("/proc/self/status", "VmData")); }
 
 std::optional<uint64_t> anon_resident_bytes() {
     // statm: total, resident, resident that is file or shared. One short line, cheap enough for every token.
@@ -128,6 +171,41 @@ std::optional<uint64_t> data_limit() {
         return std::nullopt;
     }
     return limit.rlim_cur;
+}
+
+std::optional<uint64_t> cgroup_left_bytes(const std::string & root) {
+    std::optional<uint64_t> left;
+    std::ifstream groups(root + "/proc/self/cgroup");
+    std::string line;  // number:controllers:/path, without controllers in version 2
+    while (std::getline(groups, line)) {
+        const size_t controllers = line.find(':') + 1;
+        const size_t path = line.find(':', controllers) + 1;
+        if (controllers == 0 || path == 0) {
+            continue;
+        }
+        const bool v2 = path == controllers + 1;
+        if (!v2 && line.compare(controllers, path - 1 - controllers, "memory") != 0) {
+            continue;
+        }
+        // Every group above limits too. Inside a container the path may be that of the host, of which only the top
+        // exists here, and that is the container's own group.
+        std::string group = line.substr(path);
+        for (;;) {
+            group.erase(group.find_last_not_of('/') + 1);
+            left = smaller(left, group_left_bytes(root + "/sys/fs/cgroup" + (v2 ? "" : "/memory") + group,
+                                                  v2 ? cgroup_v2 : cgroup_v1));
+            if (group.empty()) {
+                break;
+            }
+            group.erase(group.rfind('/') + 1);
+        }
+    }
+    return left;
+}
+
+std::optional<uint64_t> available_memory_bytes(const std::string & root) {
+    const std::optional<uint64_t> machine = kib(number_after(root + "/proc/meminfo", "MemAvailable"));
+    return machine ? smaller(machine, cgroup_left_bytes(root)) : std::nullopt;
 }
 
 void require_cpu() {

@@ -23,6 +23,15 @@ std::optional<uint64_t> anon_resident_bytes();
 // The soft RLIMIT_DATA; empty when unlimited.
 std::optional<uint64_t> data_limit();
 
+// What the cgroups of this process leave of their memory limits; empty without a limit. The page cache of a group
+// counts as free, as in MemAvailable: the kernel gives it up before the limit is reached. Memory controllers of
+// version 1 and 2 are looked for where everybody mounts them. `root` stands before every path: tests make up a tree.
+std::optional<uint64_t> cgroup_left_bytes(const std::string & root = "");
+
+// Memory that this process could still take without swapping: MemAvailable, within its cgroups' limits. Empty where
+// the kernel does not tell.
+std::optional<uint64_t> available_memory_bytes(const std::string & root = "");
+
 // Refuses, in one line, a CPU that lacks the instructions this build was made for. Throws Error(other).
 void require_cpu();
 

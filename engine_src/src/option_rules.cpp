@@ -1,0 +1,201 @@
+#include "option_rules.h"
+
+#include "error.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace moe {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string & message) { throw Error(ExitCode::usage, message); }
+
+using Names = std::vector<const char *>;
+
+class Rules {
+public:
+    Rules(const Options & options, const GivenFlags & given) : o_(options), given_(given) {}
+
+    void check() const {
+        if (o_.version) {
+            version_stands_alone();
+            return;
+        }
+        model_and_prompt();
+        streaming();
+        if (o_.plan_memory) {
+            planning();
+        }
+        cache();
+        prediction();
+        dropping();
+        if (has("--compute-trace-by") && !o_.compute_trace) {
+            refuse("--compute-trace-by needs --compute-trace FILE");
+        }
+        files();
+        context_length();
+    }
+
+private:
+    bool has(const char * name) const { return given_.count(name) > 0; }
+
+    void version_stands_alone() const {
+        for (const std::string & name : given_) {
+            if (name != "--version") {
+                refuse("--version stands alone: leave out " + name);
+            }
+        }
+    }
+
+    void model_and_prompt() const {
+        if (!has("--model")) {
+            refuse("--model FILE is required");
+        }
+        if (has("--prompt") && has("--file")) {
+            refuse("--prompt and --file exclude each other");
+        }
+        // Planning needs no prompt, but one that is given must fit.
+        if (!has("--prompt") && !has("--file") && !o_.plan_memory) {
+            refuse("a prompt is required: --prompt TEXT or --file FILE");
+        }
+        if (o_.prompt && o_.prompt->empty()) {
+            refuse("--prompt: the text is empty");
+        }
+    }
+
+    void streaming() const {
+        if (o_.moe_stream) {
+            if (o_.repack) {
+                refuse("--repack cannot be combined with --moe-stream: paged experts are not repacked");
+            }
+            return;
+        }
+        static const Names paged_only = {
+            "--overlap", "--cache-mb", "--cache-floor-mb", "--cache-ceil-mb", "--force-cache", "--io-threads",
+            "--no-odirect", "--load-all", "--prefetch", "--predict-prefetch", "--predict-spec-max",
+            "--predict-horizon", "--predict-log", "--drop-cold-experts", "--drop-no-renorm", "--drop-in-prefill",
+            "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--forced-routes"};
+        for (const char * name : paged_only) {
+            if (has(name)) {
+                refuse(std::string(name) + " needs --moe-stream");
+            }
+        }
+        if (o_.dense_weights != DenseWeights::mmap) {
+            refuse(std::string("--dense-weights ") + (o_.dense_weights == DenseWeights::warm ? "warm" : "anon") +
+                   " needs --moe-stream");
+        }
+    }
+
+    void planning() const {
+        for (const char * name : {"--csv", "--telemetry", "--progress", "--logits-digest", "--no-eog", "--predict-log",
+                                  "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by"}) {
+            if (has(name)) {
+                refuse(std::string(name) + " cannot be combined with --plan-memory: nothing is decoded");
+            }
+        }
+    }
+
+    void needs_cache(const char * name) const {
+        if (!o_.has_cache()) {
+            refuse(std::string(name) + " needs a cache: add --cache-mb N with N > 0, or --cache-mb auto");
+        }
+    }
+
+    void cache() const {
+        for (const char * name : {"--cache-floor-mb", "--cache-ceil-mb"}) {
+            if (has(name) && !o_.cache_auto) {
+                refuse(std::string(name) + " needs --cache-mb auto: a fixed size has no bounds to find");
+            }
+        }
+        if (o_.force_cache && o_.cache_mb == 0) {
+            refuse("--force-cache needs --cache-mb N with N > 0: it accepts a size that is too small");
+        }
+        if (o_.load_all && o_.has_cache()) {
+            refuse("--load-all needs --cache-mb 0: it reads every expert again at each use");
+        }
+        if (o_.load_all && o_.overlap) {
+            refuse("--load-all cannot be combined with --overlap: nothing is resident that could compute meanwhile");
+        }
+    }
+
+    void prediction() const {
+        if (o_.prefetch > 0) {
+            if (o_.predict_prefetch) {
+                refuse("--prefetch cannot be combined with --predict-prefetch: choose one source of read-ahead");
+            }
+            needs_cache("--prefetch");
+        }
+        if (o_.predict_prefetch) {
+            needs_cache("--predict-prefetch");
+        }
+        for (const char * name : {"--predict-spec-max", "--predict-horizon"}) {
+            if (has(name) && !o_.predict_prefetch) {
+                refuse(std::string(name) + " needs --predict-prefetch");
+            }
+        }
+        for (const char * name : {"--predict-prefetch", "--predict-log"}) {
+            if (has(name) && o_.forced_routes) {
+                refuse(std::string(name) + " cannot be combined with --forced-routes: the router's choice, which it " +
+                       "predicts, is overridden");
+            }
+        }
+    }
+
+    void dropping() const {
+        if (o_.drop_cold_experts) {
+            needs_cache("--drop-cold-experts");
+        }
+        for (const char * name : {"--drop-no-renorm", "--drop-in-prefill"}) {
+            if (has(name) && !o_.drop_cold_experts) {
+                refuse(std::string(name) + " needs --drop-cold-experts F");
+            }
+        }
+    }
+
+    // Opening an output truncates it, so each needs a file of its own, and none may be one that is read. Two names
+    // of one file are not noticed here: this looks at no file. The model is guarded where outputs are opened.
+    void files() const {
+        struct Named {
+            const char * flag;
+            const std::optional<std::string> & path;
+        };
+        const std::vector<Named> read = {{"--file", o_.prompt_file}, {"--forced-routes", o_.forced_routes}};
+        const std::vector<Named> written = {{"--csv", o_.csv},
+                                            {"--telemetry", o_.telemetry},
+                                            {"--route-trace", o_.route_trace},
+                                            {"--io-trace", o_.io_trace},
+                                            {"--compute-trace", o_.compute_trace}};
+        for (size_t i = 0; i < written.size(); ++i) {
+            if (!written[i].path) {
+                continue;
+            }
+            const auto differs = [&](const Named & other) {
+                if (other.path == written[i].path) {
+                    refuse(std::string(other.flag) + " and " + written[i].flag +
+                           " name the same file: give each its own");
+                }
+            };
+            std::for_each(read.begin(), read.end(), differs);
+            std::for_each(written.begin(), written.begin() + static_cast<std::ptrdiff_t>(i), differs);
+        }
+    }
+
+    void context_length() const {
+        // One prompt token at least; the exact check follows once the prompt is tokenised.
+        const bool asked = !o_.plan_memory || has("--predict");
+        if (asked && static_cast<uint64_t>(o_.n_predict) + 1 > o_.n_ctx) {
+            refuse("--predict " + std::to_string(o_.n_predict) + " and a prompt do not fit into --ctx-size " +
+                   std::to_string(o_.n_ctx));
+        }
+    }
+
+    const Options & o_;
+    const GivenFlags & given_;
+};
+
+}  // namespace
+
+void check_combinations(const Options & options, const GivenFlags & given) { Rules(options, given).check(); }
+
+}  // namespace moe

@@ -1,0 +1,17 @@
+// Which flags go together: one rule for every combination in which a flag could not act.
+#pragma once
+
+#include "options.h"
+
+#include <set>
+#include <string>
+
+namespace moe {
+
+// Long names of the flags on the command line.
+using GivenFlags = std::set<std::string>;
+
+// Throws Error(usage) with one line that names the flags and says what to do.
+void check_combinations(const Options & options, const GivenFlags & given);
+
+}  // namespace moe
