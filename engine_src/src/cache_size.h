@@ -20,8 +20,9 @@ struct TokenCycle {
 TokenCycle token_cycle(const std::vector<MoeBlock> & blocks, uint32_t top_k);
 
 // The LRU cliff: layers are used in a fixed order, so what was used longest ago is just what is needed next, and a
-// cache below one token's cycle evicts an expert before its layer comes round again. Returns the line that refuses
-// such a cache (exit code memory); empty when a cycle fits, or when 0 bytes were asked for: then no reuse is meant.
+// cache below one token's cycle evicts an expert before its layer comes round again. (The last few slots below the
+// cycle, less than one layer's top-k, can still hit what that layer's own last pass left.) Returns the line that
+// refuses such a cache (exit code memory); empty when a cycle fits, or when 0 bytes were asked for: no reuse is meant.
 std::optional<std::string> cliff_refusal(const TokenCycle & cycle, uint64_t slot_bytes, uint64_t cache_bytes,
                                          bool cache_auto);
 

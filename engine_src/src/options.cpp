@@ -140,7 +140,8 @@ const std::vector<Flag> & flags() {
          [](O & o, S & v) { o.threads = static_cast<int32_t>(whole_number("--threads", v, 1, 1024)); }},
         {"--temp", nullptr, nullptr, "T", "only 0: greedy, ties go to the lowest token id", "0", set_temp},
         {"--seed", nullptr, nullptr, "N", "only 0: greedy decoding uses none", "0", set_seed},
-        {"--moe-stream", nullptr, nullptr, nullptr, "page routed experts through the slot arena", "off: plain mmap",
+        {"--moe-stream", nullptr, nullptr, nullptr,
+         "page routed experts through the slot arena; --overlap to --forced-routes below need it", "off: plain mmap",
          [](O & o, S &) { o.moe_stream = true; }},
         {"--overlap", nullptr, nullptr, nullptr, "resident experts compute while missing ones are read", "off",
          [](O & o, S &) { o.overlap = true; }},
@@ -282,7 +283,8 @@ std::string help_text() {
         }
         text += '\n';
     }
-    text += "\nexit codes: 0 ok, 2 usage, 3 model cannot be used, 4 does not fit the memory limit, 5 I/O error, 1 other\n";
+    text += "\nexit codes: 0 ok, 2 usage, 3 model cannot be used, 4 does not fit the memory limit or cache below one "
+            "token's cycle, 5 I/O error, 1 other\n";
     return text;
 }
 

@@ -265,6 +265,9 @@ void refused() {
         {with({"--plan-memory", "--progress"}), "--progress cannot be combined with --plan-memory"},
         {with({"--plan-memory", "--logits-digest"}), "--logits-digest cannot be combined with --plan-memory"},
         {with({"--plan-memory", "--no-eog"}), "--no-eog cannot be combined with --plan-memory"},
+        // what would be missing is refused too, so it is not asked for
+        {streaming({"--plan-memory", "--compute-trace-by", "node"}),
+         "--compute-trace-by cannot be combined with --plan-memory"},
         {{"-m", "m", "--plan-memory", "-n", "99", "-c", "99"}, "do not fit"},
         {with({"--version"}), "--version stands alone"},
         // help does not excuse what is wrong by itself
