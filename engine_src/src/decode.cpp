@@ -60,6 +60,16 @@ PagingCost difference(const PagerCounters & before, const PagerCounters & after)
     cost.hits = after.hits - before.hits;
     cost.misses = after.misses - before.misses;
     cost.evictions = after.evictions - before.evictions;
+    if (after.foresight) {
+        const PagerCounters::Foresight was = before.foresight.value_or(PagerCounters::Foresight{});
+        cost.foresight = PagerCounters::Foresight{
+            after.foresight->read_bytes - was.read_bytes, after.foresight->experts - was.experts,
+            after.foresight->useful - was.useful, after.foresight->retained - was.retained};
+    }
+    if (after.drops) {
+        const PagerCounters::Drops was = before.drops.value_or(PagerCounters::Drops{});
+        cost.drops = PagerCounters::Drops{after.drops->routed - was.routed, after.drops->dropped - was.dropped};
+    }
     return cost;
 }
 
@@ -103,7 +113,7 @@ std::string token_bytes(const llama_vocab * vocab, llama_token token) {
     return piece;
 }
 
-Decoder::Decoder(llama_context * context, const Pager * pager)
+Decoder::Decoder(llama_context * context, Pager * pager)
     : context_(context),
       pager_(pager),
       n_vocab_(llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(context)))) {}
@@ -118,24 +128,27 @@ CallCost Decoder::prefill(const std::vector<llama_token> & prompt) {
     for (size_t at = 0; at < prompt.size(); at += step) {
         const size_t count = std::min(step, prompt.size() - at);
         const bool last = at + count == prompt.size();
-        sum += evaluate(prompt.data() + at, static_cast<int32_t>(count), last ? Logits::last : Logits::none);
+        sum += evaluate(Phase::prefill, prompt.data() + at, static_cast<int32_t>(count), last ? Logits::last : Logits::none);
     }
     take_logits();
     return sum;
 }
 
 CallCost Decoder::step(llama_token token) {
-    const CallCost cost = evaluate(&token, 1, Logits::last);
+    const CallCost cost = evaluate(Phase::decode, &token, 1, Logits::last);
     take_logits();
     return cost;
 }
 
 llama_token Decoder::greedy() const { return greedy_token(logits_, n_vocab_); }
 
-CallCost Decoder::evaluate(const llama_token * tokens, int32_t count, Logits logits) {
+CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t count, Logits logits) {
     Batch batch(count);
     batch.fill(tokens, count, position_, logits == Logits::last);
 
+    if (pager_) {
+        pager_->begin_call({phase, static_cast<uint64_t>(position_), static_cast<uint32_t>(count)});
+    }
     const PagerCounters paged_before = pager_ ? pager_->counters() : PagerCounters{};
     const rusage before = usage_now();
     const auto start = std::chrono::steady_clock::now();
@@ -154,6 +167,9 @@ CallCost Decoder::evaluate(const llama_token * tokens, int32_t count, Logits log
                                          (reason.empty() ? "" : ": " + reason));
     }
     position_ += count;
+    if (pager_) {
+        pager_->end_call();
+    }
 
     CallCost cost;
     cost.wall_ms = std::chrono::duration<double, std::milli>(end - start).count();

@@ -14,6 +14,7 @@
 namespace moe {
 
 class Pager;
+enum class Phase : uint8_t;
 
 // The token with the largest logit, the lowest id among equals. Throws Error(other) when a logit is NaN.
 llama_token greedy_token(const float * logits, int32_t n_vocab);
@@ -27,7 +28,7 @@ std::string token_bytes(const llama_vocab * vocab, llama_token token);
 class Decoder {
 public:
     // `pager` is nullptr in plain mode. Both must outlive the decoder.
-    Decoder(llama_context * context, const Pager * pager);
+    Decoder(llama_context * context, Pager * pager);
 
     // From here on every row of logits that is used goes into the digest.
     void start_digest() { digest_.emplace(); }
@@ -44,11 +45,11 @@ public:
 
 private:
     enum class Logits { none, last };
-    CallCost evaluate(const llama_token * tokens, int32_t count, Logits logits);
+    CallCost evaluate(Phase phase, const llama_token * tokens, int32_t count, Logits logits);
     void take_logits();
 
     llama_context * context_;
-    const Pager * pager_;
+    Pager * pager_;
     int32_t n_vocab_;
     llama_pos position_ = 0;
     const float * logits_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstddef>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -44,9 +45,9 @@ std::vector<Mapping> mappings_of(const std::string & path) {
     return found;
 }
 
-}  // namespace
-
-void prefetch_dense_mapping(const Catalog & catalog) {
+// Calls `visit(address, bytes)` for the mapped pages of every dense weight that a token reads as a whole.
+template <class Visitor>
+void visit_dense_pages(const Catalog & catalog, Visitor && visit) {
     const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     for (uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
         for (const Mapping & m : mappings_of(catalog.shards()[shard])) {
@@ -57,13 +58,29 @@ void prefetch_dense_mapping(const Catalog & catalog) {
                 const uint64_t first = std::max(tensor.offset / page * page, m.offset);
                 const uint64_t last = std::min(tensor.offset + tensor.size, m.offset + (m.end - m.begin));
                 if (first < last) {
-                    void * address = reinterpret_cast<void *>(m.begin + (first - m.offset));
-                    madvise(address, last - first, MADV_NORMAL);
-                    madvise(address, last - first, MADV_WILLNEED);
+                    visit(reinterpret_cast<std::byte *>(m.begin + (first - m.offset)), last - first);
                 }
             }
         }
     }
+}
+
+}  // namespace
+
+void prefetch_dense_mapping(const Catalog & catalog) {
+    visit_dense_pages(catalog, [](std::byte * address, uint64_t bytes) {
+        madvise(address, bytes, MADV_NORMAL);
+        madvise(address, bytes, MADV_WILLNEED);
+    });
+}
+
+void sweep_dense_mapping(const Catalog & catalog) {
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    visit_dense_pages(catalog, [page](std::byte * address, uint64_t bytes) {
+        for (uint64_t at = 0; at < bytes; at += page) {
+            static_cast<void>(*static_cast<volatile std::byte *>(address + at));
+        }
+    });
 }
 
 }  // namespace moe

@@ -10,4 +10,8 @@ namespace moe {
 // their readahead and asks for them. Where the mapping cannot be found nothing happens: this is about speed.
 void prefetch_dense_mapping(const Catalog & catalog);
 
+// Reads the dense weights once, in the order of the file: what would be faulted in during the first tokens is then
+// there before them. The same holds where the mapping cannot be found.
+void sweep_dense_mapping(const Catalog & catalog);
+
 }  // namespace moe

@@ -109,24 +109,81 @@ uint64_t ExpertMatmul::scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_e
     return table + std::min(n_pairs * row, std::max(kGatherBytes, n_tokens * row));
 }
 
+namespace {
+
+std::vector<ExpertSlot> by_slot(std::vector<ExpertSlot> where, const Routing & routing) {
+    where.erase(std::remove_if(where.begin(), where.end(),
+                               [&](const ExpertSlot & s) { return routing.n_pairs(s.expert) == 0; }),
+                where.end());
+    std::sort(where.begin(), where.end(), [](const ExpertSlot & a, const ExpertSlot & b) { return a.slot < b.slot; });
+    return where;
+}
+
+}  // namespace
+
+bool ExpertMatmul::patch(ggml_tensor * node, const Routing & routing, const std::vector<ExpertSlot> & where,
+                         std::byte * weights, uint64_t slot_stride) {
+    uint32_t low = UINT32_MAX;
+    uint32_t high = 0;
+    for (const ExpertSlot & s : where) {
+        low = std::min(low, s.slot);
+        high = std::max(high, s.slot);
+    }
+    if (!row_table_fits(uint64_t{high} - low + 1, routing.n_pairs())) {
+        return false;
+    }
+    if (n_patched_ == patches_.size()) {
+        patches_.push_back(std::make_unique<Patch>());
+    }
+    Patch & p = *patches_[n_patched_++];
+    p.node = node;
+    p.weight = node->src[0];
+    p.ids = node->src[2];
+
+    p.numbers.resize(routing.n_pairs());
+    for (const ExpertSlot & s : where) {
+        for (uint32_t i = routing.first_pair[s.expert]; i < routing.first_pair[s.expert + 1]; ++i) {
+            p.numbers[static_cast<size_t>(routing.pairs[i])] = static_cast<int32_t>(s.slot - low);
+        }
+    }
+    p.slots = *p.weight;
+    p.slots.data = weights + low * slot_stride;
+    p.slots.ne[2] = high - low + 1;
+    p.slots.nb[2] = slot_stride;
+    p.slots.nb[3] = slot_stride * static_cast<size_t>(p.slots.ne[2]);
+    p.slot_numbers = ggml_tensor{};
+    p.slot_numbers.type = GGML_TYPE_I32;
+    p.slot_numbers.data = p.numbers.data();
+    const int64_t ne[GGML_MAX_DIMS] = {routing.n_used, routing.n_tokens, 1, 1};
+    size_t nb = sizeof(int32_t);
+    for (int d = 0; d < GGML_MAX_DIMS; ++d) {
+        p.slot_numbers.ne[d] = ne[d];
+        p.slot_numbers.nb[d] = nb;
+        nb *= static_cast<size_t>(ne[d]);
+    }
+    node->src[0] = &p.slots;
+    node->src[2] = &p.slot_numbers;
+    return true;
+}
+
+void ExpertMatmul::restore() {
+    for (; n_patched_ > 0; --n_patched_) {
+        Patch & p = *patches_[n_patched_ - 1];
+        p.node->src[0] = p.weight;
+        p.node->src[2] = p.ids;
+    }
+}
+
 void ExpertMatmul::run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, std::byte * weights,
                        uint64_t slot_stride, ggml_backend_t cpu) {
-    std::sort(where.begin(), where.end(), [](const ExpertSlot & a, const ExpertSlot & b) { return a.slot < b.slot; });
+    where = by_slot(std::move(where), routing);
     const auto row_floats = static_cast<uint64_t>(node->src[1]->ne[0] + node->ne[0]);
 
-    Range all{where.data(), where.data() + where.size(), 0};
-    for (const ExpertSlot & s : where) {
-        all.n_pairs += routing.n_pairs(s.expert);
-    }
-    if (all.n_pairs == routing.n_pairs() && row_table_fits(all.span(), all.n_pairs)) {
-        run_whole(node, routing, all, weights, slot_stride, cpu);
-        return;
-    }
-
     // All rows of an expert stay in one call: the kernel picks its method by their number.
-    for (const ExpertSlot * it = all.begin; it != all.end;) {
+    const ExpertSlot * const end = where.data() + where.size();
+    for (const ExpertSlot * it = where.data(); it != end;) {
         Range range{it, it, 0};
-        while (range.end != all.end) {
+        while (range.end != end) {
             const size_t n_pairs = range.n_pairs + routing.n_pairs(range.end->expert);
             const bool fits = row_table_fits(range.end->slot - range.begin->slot + 1, n_pairs) &&
                               n_pairs * row_floats * sizeof(float) <= kGatherBytes;
@@ -141,26 +198,8 @@ void ExpertMatmul::run(ggml_tensor * node, const Routing & routing, std::vector<
     }
 }
 
-// Every pair of the node goes to an expert of the range: input and output stay where they are.
-void ExpertMatmul::run_whole(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
-                             uint64_t slot_stride, ggml_backend_t cpu) {
-    ggml_reset(ctx_.get());
-    slot_ids_.resize(routing.n_pairs());
-    for (const ExpertSlot * s = range.begin; s != range.end; ++s) {
-        for (uint32_t i = routing.first_pair[s->expert]; i < routing.first_pair[s->expert + 1]; ++i) {
-            slot_ids_[static_cast<size_t>(routing.pairs[i])] = static_cast<int32_t>(s->slot - range.begin->slot);
-        }
-    }
-    const ggml_tensor * src = node->src[1];
-    ggml_tensor * input = leaf(src->type, {src->ne[0], src->ne[1], src->ne[2]}, {src->nb[1], src->nb[2]}, src->data);
-    ggml_tensor * ids = leaf(GGML_TYPE_I32, {routing.n_used, routing.n_tokens, 1},
-                             {static_cast<size_t>(routing.n_used) * sizeof(int32_t), 0}, slot_ids_.data());
-    compute(node, range, weights, slot_stride, input, ids, static_cast<std::byte *>(node->data), node->nb[1],
-            node->nb[2], cpu);
-}
-
-// Only some pairs: the kernel has no way to skip a pair, so theirs are copied out, computed as a batch of
-// one-choice tokens, and copied back.
+// The kernel has no way to skip a pair, so those of the range are copied out, computed as a batch of one-choice
+// tokens, and copied back.
 void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
                                 uint64_t slot_stride, ggml_backend_t cpu) {
     const ggml_tensor * src = node->src[1];
@@ -170,7 +209,9 @@ void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, con
     ggml_reset(ctx_.get());
     const auto n_in = static_cast<size_t>(src->ne[0]);
     const auto n_out = static_cast<size_t>(node->ne[0]);
-    grow(gathered_in_, range.n_pairs * n_in);
+    const auto rows = static_cast<int64_t>(range.n_pairs);
+    const size_t in_bytes = n_in * sizeof(float);
+    const size_t out_bytes = n_out * sizeof(float);
     grow(gathered_out_, range.n_pairs * n_out);
     slot_ids_.resize(range.n_pairs);
 
@@ -183,21 +224,27 @@ void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, con
             }
         }
     };
-
-    each_pair([&](size_t row, const ExpertSlot & s, size_t token, size_t k) {
-        const auto * from = static_cast<const std::byte *>(src->data) +
-                            (k % static_cast<size_t>(src->ne[1])) * src->nb[1] + token * src->nb[2];
-        std::memcpy(gathered_in_.data() + row * n_in, from, n_in * sizeof(float));
+    each_pair([&](size_t row, const ExpertSlot & s, size_t, size_t) {
         slot_ids_[row] = static_cast<int32_t>(s.slot - range.begin->slot);
     });
 
-    const auto rows = static_cast<int64_t>(range.n_pairs);
-    const size_t in_bytes = n_in * sizeof(float);
-    const size_t out_bytes = n_out * sizeof(float);
-    ggml_tensor * input = leaf(GGML_TYPE_F32, {src->ne[0], 1, rows}, {in_bytes, in_bytes}, gathered_in_.data());
-    ggml_tensor * ids = leaf(GGML_TYPE_I32, {1, rows, 1}, {sizeof(int32_t), 0}, slot_ids_.data());
-    compute(node, range, weights, slot_stride, input, ids, reinterpret_cast<std::byte *>(gathered_out_.data()),
-            out_bytes, out_bytes, cpu);
+    ggml_tensor * input = nullptr;
+    ggml_tensor * ids = nullptr;
+    if (routing.n_tokens == 1 && src->ne[1] == 1) {
+        // One row that all choices of the only token share.
+        input = leaf(GGML_TYPE_F32, {src->ne[0], 1, 1}, {in_bytes, in_bytes}, src->data);
+        ids = leaf(GGML_TYPE_I32, {rows, 1, 1}, {range.n_pairs * sizeof(int32_t), 0}, slot_ids_.data());
+    } else {
+        grow(gathered_in_, range.n_pairs * n_in);
+        each_pair([&](size_t row, const ExpertSlot &, size_t token, size_t k) {
+            const auto * from = static_cast<const std::byte *>(src->data) +
+                                (k % static_cast<size_t>(src->ne[1])) * src->nb[1] + token * src->nb[2];
+            std::memcpy(gathered_in_.data() + row * n_in, from, in_bytes);
+        });
+        input = leaf(GGML_TYPE_F32, {src->ne[0], 1, rows}, {in_bytes, in_bytes}, gathered_in_.data());
+        ids = leaf(GGML_TYPE_I32, {1, rows, 1}, {sizeof(int32_t), 0}, slot_ids_.data());
+    }
+    compute(node, range, weights, slot_stride, input, ids, gathered_out_.data(), cpu);
 
     each_pair([&](size_t row, const ExpertSlot &, size_t token, size_t k) {
         auto * to = static_cast<std::byte *>(node->data) + k * node->nb[1] + token * node->nb[2];
@@ -206,8 +253,7 @@ void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, con
 }
 
 void ExpertMatmul::compute(const ggml_tensor * node, const Range & range, std::byte * weights, uint64_t slot_stride,
-                           ggml_tensor * input, ggml_tensor * ids, std::byte * output, size_t output_nb1,
-                           size_t output_nb2, ggml_backend_t cpu) {
+                           ggml_tensor * input, ggml_tensor * ids, float * output, ggml_backend_t cpu) {
     const ggml_tensor * matrix = node->src[0];
     ggml_tensor * slots = leaf(matrix->type, {matrix->ne[0], matrix->ne[1], range.span()},
                                {matrix->nb[1], slot_stride}, weights + range.begin->slot * slot_stride);
@@ -215,9 +261,6 @@ void ExpertMatmul::compute(const ggml_tensor * node, const Range & range, std::b
     std::memcpy(result->op_params, node->op_params, sizeof(result->op_params));  // precision hints
     ggml_set_name(result, node->name);
     result->data = output;
-    result->nb[1] = output_nb1;
-    result->nb[2] = output_nb2;
-    result->nb[3] = output_nb2 * static_cast<size_t>(result->ne[2]);
 
     ggml_cgraph * graph = ggml_new_graph_custom(ctx_.get(), kGraphNodes, false);
     ggml_build_forward_expand(graph, result);

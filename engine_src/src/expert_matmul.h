@@ -1,4 +1,4 @@
-// One MUL_MAT_ID node computed by the CPU backend over experts that lie in slots instead of in the model's tensor.
+// MUL_MAT_ID nodes computed by the CPU backend over experts that lie in slots instead of in the model's tensor.
 //
 // The node's weight is replaced by a tensor whose "experts" are the slots, and the routed ids by slot numbers.
 // Kernel, arithmetic and the order of an expert's rows stay what they are in a plain run, hence the same bits.
@@ -45,8 +45,17 @@ public:
     static uint64_t scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert, uint64_t n_slots, uint64_t n_tokens,
                                   uint64_t n_used);
 
-    // Computes the rows of `node` that are routed to the experts of `where`. `weights` is the address of the
-    // node's matrix in slot 0. Throws Error(other) when the backend fails.
+    // Makes the node multiply by slots when it is computed as part of its graph: the weight becomes the slots, the ids
+    // become slot numbers. `where` holds every routed expert; `weights` is the address of the node's matrix in slot 0.
+    // False, and nothing done, when the slots lie too far apart for one call: then run() is the way.
+    bool patch(ggml_tensor * node, const Routing & routing, const std::vector<ExpertSlot> & where, std::byte * weights,
+               uint64_t slot_stride);
+
+    // Gives all patched nodes back what they had.
+    void restore();
+
+    // Computes the rows of `node` that are routed to the experts of `where`, experts without rows among them. Throws
+    // Error(other) when the backend fails.
     void run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, std::byte * weights,
              uint64_t slot_stride, ggml_backend_t cpu);
 
@@ -58,18 +67,26 @@ private:
         uint32_t span() const { return (end - 1)->slot - begin->slot + 1; }
     };
 
-    void run_whole(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
-                   uint64_t slot_stride, ggml_backend_t cpu);
     void run_gathered(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
                       uint64_t slot_stride, ggml_backend_t cpu);
     void compute(const ggml_tensor * node, const Range & range, std::byte * weights, uint64_t slot_stride,
-                 ggml_tensor * input, ggml_tensor * ids, std::byte * output, size_t output_nb1, size_t output_nb2,
-                 ggml_backend_t cpu);
+                 ggml_tensor * input, ggml_tensor * ids, float * output, ggml_backend_t cpu);
     ggml_tensor * leaf(ggml_type type, const int64_t (&ne)[3], const size_t (&nb)[2], void * data);
 
     struct ContextDeleter {
         void operator()(ggml_context * ctx) const { ggml_free(ctx); }
     };
+    struct Patch {
+        ggml_tensor * node = nullptr;
+        ggml_tensor * weight = nullptr;  // what the node had
+        ggml_tensor * ids = nullptr;
+        ggml_tensor slots{};
+        ggml_tensor slot_numbers{};
+        std::vector<int32_t> numbers;
+    };
+
+    std::vector<std::unique_ptr<Patch>> patches_;  // the first n_patched_ are in use
+    size_t n_patched_ = 0;
     std::unique_ptr<ggml_context, ContextDeleter> ctx_;
     std::vector<int32_t> slot_ids_;
     std::vector<float> gathered_in_;

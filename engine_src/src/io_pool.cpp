@@ -41,6 +41,11 @@ void ReadBatch::wait() {
     }
 }
 
+void ReadBatch::stop() {
+    std::unique_lock<std::mutex> lock(pool_.mutex_);
+    become_idle(lock);
+}
+
 std::vector<size_t> ReadBatch::wait_new(size_t first, size_t last) {
     std::unique_lock<std::mutex> lock(pool_.mutex_);
     std::vector<size_t> fresh;
@@ -71,15 +76,6 @@ std::vector<size_t> ReadBatch::wait_new(size_t first, size_t last) {
 size_t ReadBatch::cancel() {
     const std::lock_guard<std::mutex> lock(pool_.mutex_);
     return take_back_queued();
-}
-
-void ReadBatch::promote() {
-    const std::lock_guard<std::mutex> lock(pool_.mutex_);
-    std::deque<IoPool::Job> & from = pool_.speculation_;
-    const auto ours = std::stable_partition(from.begin(), from.end(),
-                                            [this](const IoPool::Job & job) { return job.batch != this; });
-    pool_.demand_.insert(pool_.demand_.end(), ours, from.end());
-    from.erase(ours, from.end());
 }
 
 bool ReadBatch::idle() const {

@@ -67,8 +67,8 @@ public:
     // Takes back what no lane has begun, for good: its memory is not written to. Returns how many requests that were.
     size_t cancel();
 
-    // Queued speculation becomes demand, behind the demand that is queued already.
-    void promote();
+    // The same, and waits for what is in flight. Failures are left to ended().
+    void stop();
 
     bool idle() const;           // nothing queued or in flight
     bool ended(size_t i) const;  // request i has been read, completely and without an error

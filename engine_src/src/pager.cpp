@@ -1,9 +1,10 @@
 #include "pager.h"
 
+#include "cache_size.h"
 #include "catalog.h"
 #include "dense_buffer.h"
 #include "dense_mapping.h"
-#include "executor.h"
+#include "expert_store.h"
 #include "io_pool.h"
 #include "load_scope.h"
 #include "paging_device.h"
@@ -27,10 +28,12 @@ public:
           files_(catalog_.shards(), options.direct_io),
           layout_(catalog_),
           dense_(catalog_, files_),
-          n_slots_(choose_slots()) {
+          forced_(read_forced_routes()),
+          store_options_(size_store()) {
         if (options.io_threads < 1 || options.io_threads > IoPool::kMaxLanes) {
             throw Error(ExitCode::usage, "I/O threads must be 1 to " + std::to_string(IoPool::kMaxLanes));
         }
+        open_traces();
     }
 
     void configure(llama_model_params & params) override {
@@ -58,11 +61,25 @@ public:
         if (!dense_.failure().empty()) {
             throw Error(ExitCode::io, dense_.failure());
         }
-        if (options_.dense == DensePolicy::mmap) {
+        if (options_.dense != DensePolicy::anon) {
             prefetch_dense_mapping(catalog_);
         }
-        io_.emplace(files_, options_.io_threads);
-        executor_.emplace(catalog_, layout_, *io_, n_slots_, options_.cache_bytes != 0);
+        if (options_.dense == DensePolicy::warm) {
+            sweep_dense_mapping(catalog_);
+        }
+        io_.emplace(files_, options_.io_threads, io_trace_ ? record_reads() : IoPool::Observer());
+        store_.emplace(catalog_, layout_, *io_, store_options_);
+        if (needs_policy()) {
+            RoutingOptions routing;
+            routing.drop = options_.drop;
+            routing.drop_in_prefill = options_.drop_in_prefill;
+            routing.foresight = options_.foresight;
+            routing.forced = forced_ ? &*forced_ : nullptr;
+            routing.trace = route_trace_ ? &*route_trace_ : nullptr;
+            policy_.emplace(catalog_, *store_, routing);
+        }
+        executor_.emplace(catalog_, *store_, options_.executor, policy_ ? &*policy_ : nullptr,
+                          tracer_ ? &*tracer_ : nullptr);
     }
 
     void set_threadpool(ggml_threadpool * pool, int n_threads) override {
@@ -70,38 +87,91 @@ public:
         threadpool_size_ = n_threads;
     }
 
+    void begin_call(const CallInfo & call) override {
+        call_ = call;
+        if (policy_) {
+            policy_->begin_call(call);
+        }
+    }
+
+    void end_call() override {
+        if (route_trace_) {
+            route_trace_->flush();
+        }
+        if (io_trace_) {
+            io_events_.take(io_records_);
+            io_trace_->write(call_.phase, call_.first_position, io_records_);
+        }
+        if (compute_trace_) {
+            compute_trace_->write(call_.phase, call_.first_position, tracer_->take());
+        }
+    }
+
+    void close_traces() override {
+        if (route_trace_) {
+            route_trace_->close();
+        }
+        if (io_trace_) {
+            io_trace_->close();
+        }
+        if (compute_trace_) {
+            compute_trace_->close();
+        }
+    }
+
+    const ForcedRoutes * forced_routes() const override { return forced_ ? &*forced_ : nullptr; }
+
+    const PredictionScore * prediction() const override { return policy_ ? policy_->foresight().score() : nullptr; }
+
+    const ControlWatchdog * watchdog() const override {
+        return policy_ && options_.foresight.predict ? &policy_->foresight().watchdog() : nullptr;
+    }
+
     PagerInfo info() const override {
         PagerInfo info;
         info.direct_io = files_.direct();
         info.direct_io_reason = files_.reason();
-        info.slots = n_slots_;
+        info.slots = store_options_.n_slots;
         info.slot_bytes = layout_.stride();
-        info.arena_bytes = n_slots_ * layout_.stride();
+        info.arena_bytes = store_options_.n_slots * layout_.stride();
         // Reads go straight into the slots; the step buffer of anonymous dense weights is gone before there is an arena.
         info.io_buffer_bytes = matmul_scratch_bytes();
-        info.thread_stack_bytes = static_cast<uint64_t>(options_.io_threads) * IoPool::kStackBytes;
+        info.thread_stack_bytes = static_cast<uint64_t>(options_.io_threads) * IoPool::kStackBytes +
+                                  (ranks_ahead() ? RankingThread::kStackBytes : 0);
         info.dense_anon_bytes = options_.dense == DensePolicy::anon ? dense_.bytes() : 0;
         info.expert_bytes = catalog_.expert_bytes();
         info.expert_bytes_max = catalog_.expert_bytes_max();
         info.n_moe_layer = catalog_.n_moe_layer();
         info.n_expert = catalog_.n_expert();
+        info.n_keys = catalog_.n_keys();
+        info.capacity_bytes = std::min(options_.cache_bytes, whole_cache_bytes());
+        info.cycle = cycle();
         return info;
     }
 
     PagerCounters counters() const override {
         PagerCounters counters;
-        if (executor_) {
-            const ExecutorCounters e = executor_->counters();
-            const IoCounters io = io_->counters();
-            counters.requests = e.requests;
-            counters.hits = e.hits;
-            counters.misses = e.misses;
-            counters.evictions = e.evictions;
-            counters.stall_ms = e.stall_ms;
-            counters.manage_ms = e.manage_ms;
-            counters.reads = io.reads;
-            counters.read_bytes = io.read_bytes;
-            counters.io_ms = io.io_ms;
+        if (!executor_) {
+            return counters;
+        }
+        const ExecutorCounters e = executor_->counters();
+        const StoreCounters store = store_->counters();
+        const IoCounters io = io_->counters();
+        counters.requests = e.requests;
+        counters.hits = store.hits;
+        counters.misses = store.misses;
+        counters.evictions = store.evictions;
+        counters.stall_ms = e.stall_ms;
+        counters.manage_ms = e.manage_ms;
+        counters.reads = io.reads;
+        counters.read_bytes = io.read_bytes;
+        counters.io_ms = io.io_ms;
+        if (options_.foresight.prefetch > 0 || options_.foresight.predict) {
+            counters.foresight = PagerCounters::Foresight{io.speculative_read_bytes, store.speculated,
+                                                          store.speculated_useful, store.retained};
+        }
+        if (options_.drop) {
+            counters.drops = policy_->drops();
         }
         return counters;
     }
@@ -109,7 +179,7 @@ public:
     std::optional<Error> last_error() const override { return last_error_; }
 
 private:
-    ggml_status compute_node(ggml_tensor * node, ggml_backend_t cpu, int n_threads) noexcept override {
+    ggml_status compute_graph(ggml_cgraph * graph, ggml_backend_t cpu, int n_threads) noexcept override {
         try {
             if (threadpool_ != nullptr) {
                 n_threads = std::min(n_threads, threadpool_size_);
@@ -119,7 +189,7 @@ private:
             if (!executor_) {
                 throw Error(ExitCode::other, "decoding before finish_loading()");
             }
-            executor_->compute(node, cpu);
+            executor_->compute(graph, cpu);
             last_error_.reset();
             return GGML_STATUS_SUCCESS;
         } catch (const Error & error) {
@@ -136,18 +206,96 @@ private:
         uint64_t most = 0;
         for (const MoeBlock & block : catalog_.blocks()) {
             for (const ExpertPart & part : block.parts) {
-                most = std::max(most, ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, n_slots_,
+                most = std::max(most, ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, store_options_.n_slots,
                                                                   options_.n_batch, top_k()));
             }
         }
         return most;
     }
 
+    bool ranks_ahead() const { return options_.foresight.predict || options_.foresight.log; }
+
+    bool needs_policy() const {
+        return options_.drop || ranks_ahead() || options_.foresight.prefetch > 0 || forced_ || route_trace_;
+    }
+
+    std::optional<ForcedRoutes> read_forced_routes() const {
+        if (options_.forced_routes.empty()) {
+            return std::nullopt;
+        }
+        return ForcedRoutes::read(options_.forced_routes, catalog_.blocks(), top_k());
+    }
+
+    // In the bytes that --cache-mb counts: slots, or experts of the traced model.
+    uint64_t whole_cache_bytes() const {
+        return forced_ ? forced_->total_expert_bytes() : catalog_.n_keys() * layout_.stride();
+    }
+
+    TokenCycle cycle() const {
+        TokenCycle cycle = token_cycle(catalog_.blocks(), top_k());
+        cycle.bytes = cycle.slots * layout_.stride();
+        if (forced_) {
+            cycle.bytes = 0;
+            for (uint32_t b = 0; b < catalog_.blocks().size(); ++b) {
+                cycle.bytes += std::min(top_k(), catalog_.block(b).n_expert) * forced_->expert_bytes(b);
+            }
+        }
+        return cycle;
+    }
+
     // As many slots as the arena's size allows: at least what one token needs in one layer, at most every expert.
-    uint32_t choose_slots() const {
+    StoreOptions size_store() const {
+        StoreOptions store;
+        store.reuse = options_.cache_bytes != 0;
+        uint64_t largest_of_a_slot = layout_.stride();
+        uint64_t least_capacity = 0;
+        if (forced_) {
+            uint64_t smallest = UINT64_MAX;
+            for (uint32_t b = 0; b < catalog_.blocks().size(); ++b) {
+                store.block_costs.push_back(forced_->expert_bytes(b));
+                smallest = std::min(smallest, forced_->expert_bytes(b));
+                least_capacity = std::max(least_capacity, top_k() * forced_->expert_bytes(b));
+            }
+            store.capacity = std::max(options_.cache_bytes, least_capacity);
+            largest_of_a_slot = smallest;
+        }
         const uint64_t least = std::min<uint64_t>(top_k(), catalog_.n_expert());
-        const uint64_t wanted = options_.cache_bytes / layout_.stride();
-        return static_cast<uint32_t>(std::min<uint64_t>(std::max(wanted, least), catalog_.n_keys()));
+        const uint64_t wanted = std::max(options_.cache_bytes, least_capacity) / largest_of_a_slot;
+        store.n_slots = static_cast<uint32_t>(std::min<uint64_t>(std::max(wanted, least), catalog_.n_keys()));
+        return store;
+    }
+
+    void open_traces() {
+        if (!options_.route_trace.empty()) {
+            route_trace_.emplace(options_.route_trace,
+                                 RouteTraceHead{options_.model_path, options_.arch, catalog_.n_expert(), top_k(),
+                                                catalog_.layer_bytes()});
+        }
+        const RunTraceHead head{options_.model_path, options_.arch, static_cast<uint32_t>(catalog_.layer_bytes().size()),
+                                options_.n_threads,  options_.io_threads, files_.direct(), options_.executor.overlap};
+        if (!options_.io_trace.empty()) {
+            io_trace_.emplace(options_.io_trace, head);
+        }
+        if (!options_.compute_trace.empty()) {
+            compute_trace_.emplace(options_.compute_trace, head);
+            tracer_.emplace(options_.compute_grain);
+        }
+    }
+
+    IoPool::Observer record_reads() {
+        return [this](const IoEvent & event) {
+            IoRecord record;
+            record.layer = event.request.tag.layer;
+            record.expert = event.request.tag.expert;
+            record.part = event.request.tag.part;
+            record.lane = static_cast<uint32_t>(event.lane);
+            record.speculative = event.speculative;
+            record.offset = event.request.offset;
+            record.req_bytes = event.request.size;
+            record.read_bytes = event.read_bytes;
+            record.latency_ns = static_cast<uint64_t>(event.latency_ns);
+            io_events_.push(record);
+        };
     }
 
     const PagerOptions options_;
@@ -155,14 +303,25 @@ private:
     const ShardFiles files_;
     const SlotLayout layout_;
     DenseBufferType dense_;
-    const uint32_t n_slots_;
+    const std::optional<ForcedRoutes> forced_;
+    const StoreOptions store_options_;
 
     std::vector<llama_model_tensor_buft_override> overrides_;
     std::string dense_pattern_;
     std::optional<LoadScope> loading_;
 
+    std::optional<RouteTrace> route_trace_;
+    std::optional<IoTrace> io_trace_;
+    std::optional<ComputeTrace> compute_trace_;
+    std::optional<ComputeTracer> tracer_;
+    IoTraceBuffer io_events_;
+    std::vector<IoRecord> io_records_;
+
     std::optional<IoPool> io_;
+    std::optional<ExpertStore> store_;
+    std::optional<RoutingPolicy> policy_;
     std::optional<Executor> executor_;
+    CallInfo call_;
     ggml_threadpool * threadpool_ = nullptr;
     int threadpool_size_ = 0;
     std::optional<Error> last_error_;

@@ -5,7 +5,12 @@
 // create contexts -> decode. The Pager must outlive the model and every context.
 #pragma once
 
+#include "cache_size.h"
+#include "call_info.h"
 #include "error.h"
+#include "executor.h"
+#include "paging_counters.h"
+#include "routing_policy.h"
 
 #include "llama.h"
 
@@ -18,7 +23,7 @@ struct ggml_threadpool;
 
 namespace moe {
 
-enum class DensePolicy { mmap, anon };
+enum class DensePolicy { mmap, warm, anon };
 
 struct PagerOptions {
     std::string model_path;
@@ -28,6 +33,23 @@ struct PagerOptions {
     DensePolicy dense = DensePolicy::mmap;
     uint32_t n_batch = 512;    // largest batch that will be decoded: sizes the scratch of the matmuls
     uint32_t expert_used = 0;  // top-k when it is overridden; 0: the model's own. Sizes the smallest arena.
+
+    ExecutorOptions executor;
+    std::optional<DropRule> drop;
+    bool drop_in_prefill = false;
+    ForesightOptions foresight;
+
+    // Routing from a recorded trace. `cache_bytes` then are bytes of the traced model, whose experts' sizes the cache
+    // accounts in: the arena gets the slots that such a cache may fill.
+    std::string forced_routes;
+
+    // Files to be written; "" for none.
+    std::string route_trace;
+    std::string io_trace;
+    std::string compute_trace;
+    std::string arch;  // the model's, for preambles
+    ComputeTracer::Grain compute_grain = ComputeTracer::Grain::node;
+    int n_threads = 1;  // of compute
 };
 
 // Fixed when the model is open.
@@ -44,19 +66,9 @@ struct PagerInfo {
     uint64_t expert_bytes_max = 0;     // largest single expert (all its parts)
     uint32_t n_moe_layer = 0;
     uint32_t n_expert = 0;
-};
-
-// Cumulative since open(). Reading it between decodes is race-free.
-struct PagerCounters {
-    uint64_t requests = 0;    // unique (layer, expert) per batch and layer
-    uint64_t hits = 0;
-    uint64_t misses = 0;
-    uint64_t evictions = 0;
-    uint64_t reads = 0;
-    uint64_t read_bytes = 0;  // asked from storage: aligned windows under direct I/O
-    double io_ms = 0;         // wall time with at least one read in flight
-    double stall_ms = 0;      // wall time during which compute waited for reads
-    double manage_ms = 0;     // slot bookkeeping
+    uint32_t n_keys = 0;          // experts of all layers
+    uint64_t capacity_bytes = 0;  // what the cache was asked to hold, cut to what there is
+    TokenCycle cycle;             // in the same bytes
 };
 
 class Pager {
@@ -75,6 +87,17 @@ public:
 
     // Compute threads of the nested CPU backend; the pool is shared with the context.
     virtual void set_threadpool(ggml_threadpool * pool, int n_threads) = 0;
+
+    // Around every llama_decode: what it is, and that it has ended (traces of it are written then).
+    virtual void begin_call(const CallInfo & call) = 0;
+    virtual void end_call() = 0;
+
+    // Reports what a trace file's system only tells at its end. Throws Error(io).
+    virtual void close_traces() = 0;
+
+    virtual const ForcedRoutes * forced_routes() const = 0;     // nullptr: none
+    virtual const PredictionScore * prediction() const = 0;     // nullptr: not asked for
+    virtual const ControlWatchdog * watchdog() const = 0;       // nullptr: nothing acts on predictions
 
     virtual PagerInfo info() const = 0;
     virtual PagerCounters counters() const = 0;

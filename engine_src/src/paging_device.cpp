@@ -59,6 +59,16 @@ bool is_paged_matmul(const ggml_tensor * op) {
     return buffer != nullptr && is_expert_buffer_type(buffer->buft) && is_expert_tensor(op->src[0]->name);
 }
 
+bool reads_experts(const ggml_tensor * op) {
+    for (const ggml_tensor * src : op->src) {
+        const ggml_backend_buffer_t buffer = src != nullptr ? buffer_of(src) : nullptr;
+        if (buffer != nullptr && is_expert_buffer_type(buffer->buft)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool changes_layout_only(ggml_op op) {
     return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE ||
            op == GGML_OP_TRANSPOSE;
@@ -86,21 +96,17 @@ void backend_free(ggml_backend_t backend) {
 ggml_status backend_graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
     auto & self = *static_cast<PagingBackend *>(backend->context);
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
-        ggml_tensor * node = ggml_graph_node(graph, i);
-        if ((node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0 || changes_layout_only(node->op)) {
+        const ggml_tensor * node = ggml_graph_node(graph, i);
+        if (!is_paged_matmul(node)) {
             continue;
         }
-        // A model that was loaded without its data has empty buffers: it can be measured, not computed.
-        if (!is_paged_matmul(node) || buffer_of(node->src[0])->context == nullptr) {
-            return GGML_STATUS_FAILED;
+        if (buffer_of(node->src[0])->context == nullptr) {
+            return GGML_STATUS_FAILED;  // a model that was loaded without its data can be measured, not computed
         }
-        PagedModel * model = expert_buffer(buffer_of(node->src[0])).model;
-        const ggml_status status = model->compute_node(node, self.cpu, self.n_threads);
-        if (status != GGML_STATUS_SUCCESS) {
-            return status;
-        }
+        return expert_buffer(buffer_of(node->src[0])).model->compute_graph(graph, self.cpu, self.n_threads);
     }
-    return GGML_STATUS_SUCCESS;
+    ggml_backend_cpu_set_n_threads(self.cpu, self.n_threads);
+    return ggml_backend_graph_compute(self.cpu, graph);
 }
 
 void backend_set_n_threads(ggml_backend_t backend, int n_threads) {
@@ -166,7 +172,10 @@ ggml_backend_buffer_t device_buffer_from_host_ptr(ggml_backend_dev_t, void * ptr
 
 bool device_supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
     // There is nothing to compute in layout changes, but the scheduler asks, of the expert tensors themselves among others.
-    return is_paged_matmul(op) || changes_layout_only(op->op);
+    if (is_paged_matmul(op) || changes_layout_only(op->op)) {
+        return true;
+    }
+    return !reads_experts(op) && ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
 }
 
 bool device_supports_buft(ggml_backend_dev_t, ggml_backend_buffer_type_t buft) {

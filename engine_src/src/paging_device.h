@@ -1,4 +1,7 @@
-// The ggml device that computes expert matmuls over paged experts, and its buffer type.
+// The ggml device that computes with paged experts, and its buffer type.
+//
+// It takes every operation that the CPU device can do, not only the expert matmuls: a model's graph then stays in one
+// piece, and what happens between two matmuls costs no change of device.
 //
 // A device can be registered but never unregistered, so there is one for the process. What it does is decided by
 // the buffer a weight lies in: every expert buffer belongs to a PagedModel.
@@ -14,8 +17,8 @@ class PagedModel {
 public:
     virtual ~PagedModel() = default;
 
-    // Computes one MUL_MAT_ID node, with `cpu` for the arithmetic. Called from C: must not throw.
-    virtual ggml_status compute_node(ggml_tensor * node, ggml_backend_t cpu, int n_threads) noexcept = 0;
+    // Computes a graph that multiplies by experts of this model, with `cpu` for the arithmetic. Called from C: must not throw.
+    virtual ggml_status compute_graph(ggml_cgraph * graph, ggml_backend_t cpu, int n_threads) noexcept = 0;
 };
 
 // Registers the device with ggml, once.

@@ -30,6 +30,16 @@ std::string model_json(const StartReport & report) {
         .str();
 }
 
+const char * dense_name(DenseWeights dense) {
+    switch (dense) {
+        case DenseWeights::warm: return "warm";
+        case DenseWeights::anon: return "anon";
+        case DenseWeights::mmap: break;
+    }
+    return "mmap";
+}
+
+// What has no meaning in plain mode, or without the flag it belongs to, is null.
 std::string config_json(const Options & o) {
     JsonObject config;
     config.number("n_predict", o.n_predict)
@@ -38,21 +48,47 @@ std::string config_json(const Options & o) {
         .number("threads", o.threads)
         .number("temp", 0)
         .number("seed", 0);
-    if (o.moe_stream) {
-        config.number("cache_mb", o.cache_mb)
-            .number("io_threads", o.io_threads)
-            .boolean("direct_io_requested", o.direct_io);
-    } else {
-        config.null("cache_mb").null("io_threads").null("direct_io_requested");
-    }
-    config.text("dense_weights", std::string(o.dense_weights == DenseWeights::anon ? "anon" : "mmap"))
-        .number("expert_used", o.expert_used);
-    if (o.moe_stream) {
-        config.null("repack");
-    } else {
-        config.boolean("repack", o.repack);
-    }
+    const auto number = [&](const char * key, bool meant, auto value) {
+        meant ? config.number(key, value) : config.null(key);
+    };
+    const auto boolean = [&](const char * key, bool meant, bool value) {
+        meant ? config.boolean(key, value) : config.null(key);
+    };
+    const bool stream = o.moe_stream;
+    number("cache_mb", stream && !o.cache_auto, o.cache_mb);
+    boolean("cache_auto", stream, o.cache_auto);
+    number("cache_floor_mb", stream && o.cache_auto, o.cache_floor_mb);
+    number("cache_ceil_mb", stream && o.cache_auto, o.cache_ceil_mb);
+    boolean("force_cache", stream, o.force_cache);
+    boolean("overlap", stream, o.overlap);
+    boolean("load_all", stream, o.load_all);
+    number("io_threads", stream, o.io_threads);
+    boolean("direct_io_requested", stream, o.direct_io);
+    number("prefetch", stream, o.prefetch);
+    boolean("predict_prefetch", stream, o.predict_prefetch);
+    number("predict_spec_max", stream && o.predict_prefetch, o.predict_spec_max);
+    number("predict_horizon", stream && o.predict_prefetch, o.predict_horizon);
+    boolean("predict_log", stream, o.predict_log);
+    config.number("drop_cold_experts", o.drop_cold_experts);
+    boolean("drop_renorm", o.drop_cold_experts.has_value(), o.drop_renorm);
+    boolean("drop_in_prefill", o.drop_cold_experts.has_value(), o.drop_in_prefill);
+    config.text("forced_routes", o.forced_routes);
+    config.text("dense_weights", std::string(dense_name(o.dense_weights))).number("expert_used", o.expert_used);
+    boolean("repack", !stream, o.repack);
     return config.boolean("no_eog", !o.stop_at_eog).str();
+}
+
+std::string forced_json(const ForcedRoutes * forced) {
+    if (forced == nullptr) {
+        return "null";
+    }
+    return JsonObject()
+        .text("path", forced->path())
+        .number("layers", forced->layers())
+        .number("experts", forced->experts())
+        .number("top_k", forced->top_k())
+        .boolean("exact", forced->exact())
+        .str();
 }
 
 std::string direct_io_json(const std::optional<PagerInfo> & pager) {
@@ -75,6 +111,8 @@ std::string arena_json(const std::optional<PagerInfo> & pager) {
         .number("bytes", pager->arena_bytes)
         .number("slots", pager->slots)
         .number("slot_bytes", pager->slot_bytes)
+        .number("capacity_bytes", pager->capacity_bytes)
+        .number("cycle_bytes", pager->cycle.bytes)
         .str();
 }
 
@@ -100,6 +138,7 @@ std::string start_line(const StartReport & report) {
         .raw("config", config_json(report.options))
         .raw("direct_io", direct_io_json(report.pager))
         .raw("arena", arena_json(report.pager))
+        .raw("forced_routes", forced_json(report.forced))
         .raw("memory", report.plan.json())
         .number("load_s", report.load_s)
         .str();
@@ -143,6 +182,8 @@ std::string summary_line(const SummaryReport & report) {
         .text("ids_sha256", report.ids_sha256)
         .text("logits_sha256", report.logits_sha256)
         .number("anon_peak_bytes", report.anon_peak_bytes)
+        .raw("prediction", report.prediction != nullptr ? report.prediction->json() : "null")
+        .raw("predictor_disarmed", report.watchdog != nullptr ? report.watchdog->json() : "null")
         .str();
 }
 

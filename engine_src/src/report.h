@@ -20,6 +20,7 @@ struct StartReport {
     const ModelFacts & facts;
     const llama_model * model = nullptr;
     const std::optional<PagerInfo> & pager;  // empty in plain mode
+    const ForcedRoutes * forced = nullptr;
     const MemoryPlan & plan;
     double load_s = 0;
 };
@@ -34,6 +35,8 @@ struct SummaryReport {
     std::string ids_sha256;
     std::optional<std::string> logits_sha256;
     std::optional<uint64_t> anon_peak_bytes;
+    const PredictionScore * prediction = nullptr;
+    const ControlWatchdog * watchdog = nullptr;
 };
 
 std::string start_line(const StartReport & report);

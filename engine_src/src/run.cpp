@@ -1,5 +1,6 @@
 #include "run.h"
 
+#include "cache_size.h"
 #include "decode.h"
 #include "error.h"
 #include "llama_session.h"
@@ -39,16 +40,78 @@ std::string read_prompt(const Options & options) {
     return text;
 }
 
-std::unique_ptr<Pager> open_pager(const Options & options) {
+DensePolicy dense_policy(DenseWeights dense) {
+    switch (dense) {
+        case DenseWeights::warm: return DensePolicy::warm;
+        case DenseWeights::anon: return DensePolicy::anon;
+        case DenseWeights::mmap: break;
+    }
+    return DensePolicy::mmap;
+}
+
+PagerOptions pager_options(const Options & options, const ModelFacts & facts, uint64_t cache_bytes) {
     PagerOptions request;
     request.model_path = options.model;
-    request.cache_bytes = options.cache_mb << 20;
+    request.cache_bytes = cache_bytes;
     request.io_threads = options.io_threads;
     request.direct_io = options.direct_io;
-    request.dense = options.dense_weights == DenseWeights::anon ? DensePolicy::anon : DensePolicy::mmap;
+    request.dense = dense_policy(options.dense_weights);
     request.expert_used = static_cast<uint32_t>(options.expert_used.value_or(0));
     request.n_batch = std::min(options.n_batch, options.n_ctx);
-    return Pager::open(request);
+    request.n_threads = options.threads;
+    request.arch = facts.arch;
+    request.executor.overlap = options.overlap;
+    request.executor.load_all = options.load_all;
+    if (options.drop_cold_experts) {
+        request.drop = DropRule{static_cast<float>(*options.drop_cold_experts), options.drop_renorm};
+        request.drop_in_prefill = options.drop_in_prefill;
+    }
+    request.foresight.prefetch = static_cast<uint32_t>(options.prefetch);
+    request.foresight.predict = options.predict_prefetch;
+    request.foresight.speculate_max = static_cast<uint32_t>(options.predict_spec_max);
+    request.foresight.horizon = static_cast<uint32_t>(options.predict_horizon);
+    request.foresight.log = options.predict_log;
+    request.foresight.drop_fraction = static_cast<float>(options.drop_cold_experts.value_or(0));
+    request.forced_routes = options.forced_routes.value_or("");
+    request.route_trace = options.route_trace.value_or("");
+    request.io_trace = options.io_trace.value_or("");
+    request.compute_trace = options.compute_trace.value_or("");
+    request.compute_grain = options.compute_trace_by == ComputeTraceBy::layer ? ComputeTracer::Grain::layer
+                                                                              : ComputeTracer::Grain::node;
+    return request;
+}
+
+uint64_t auto_cache(const Options & options, const ModelFacts & facts, const std::string & prompt) {
+    PagerOptions request = pager_options(options, facts, 0);
+    request.route_trace.clear();
+    request.io_trace.clear();
+    request.compute_trace.clear();
+    const std::unique_ptr<Pager> without_cache = Pager::open(request);
+    const PagerInfo info = without_cache->info();
+    const MemoryPlan plan = plan_memory(options, facts, prompt, without_cache.get());
+
+    CacheAuto inputs;
+    inputs.floor_bytes = options.cache_floor_mb << 20;
+    inputs.ceil_bytes = options.cache_ceil_mb << 20;
+    inputs.expert_bytes = uint64_t{info.n_keys} * info.slot_bytes;
+    inputs.planned_bytes = plan.needed_bytes() - plan.arena_bytes;
+    inputs.mapped_bytes = facts.dense_bytes - std::min(facts.dense_bytes, info.dense_anon_bytes);
+    inputs.available_bytes = available_memory_bytes();
+    inputs.data_limit_bytes = data_limit();
+    inputs.cgroup_left_bytes = cgroup_left_bytes();
+    return auto_cache_bytes(inputs);
+}
+
+std::unique_ptr<Pager> open_pager(const Options & options, const ModelFacts & facts, const std::string & prompt) {
+    const uint64_t cache_bytes = options.cache_auto ? auto_cache(options, facts, prompt) : options.cache_mb << 20;
+    std::unique_ptr<Pager> pager = Pager::open(pager_options(options, facts, cache_bytes));
+    const PagerInfo info = pager->info();
+    const uint64_t unit_bytes = info.cycle.bytes / info.cycle.slots;
+    const std::optional<std::string> refusal = cliff_refusal(info.cycle, unit_bytes, cache_bytes, options.cache_auto);
+    if (refusal && !options.force_cache) {
+        throw Error(ExitCode::memory, *refusal);
+    }
+    return pager;
 }
 
 void check_experts_used(const Options & options, const ModelFacts & facts) {
@@ -83,6 +146,11 @@ void spare_model(const std::string & path, const char * what, const Options & op
 class Outputs {
 public:
     explicit Outputs(const Options & options) : progress_(options.progress), n_predict_(options.n_predict) {
+        for (const auto & trace : {options.route_trace, options.io_trace, options.compute_trace}) {
+            if (trace) {
+                spare_model(*trace, "trace", options);
+            }
+        }
         if (options.csv) {
             spare_model(*options.csv, "CSV", options);
             csv_.emplace(*options.csv, "CSV");
@@ -143,7 +211,7 @@ private:
 };
 
 int print_plan(const Options & options, const ModelFacts & facts, const std::string & prompt) {
-    const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options) : nullptr;
+    const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options, facts, prompt) : nullptr;
     const MemoryPlan plan = plan_memory(options, facts, prompt, pager.get());
     if (plan.n_prompt) {
         check_context(options, *plan.n_prompt);
@@ -193,7 +261,7 @@ int run(const Options & options) {
 
     // Declared in the order of lifetimes: the pager and the thread pool outlive model and context.
     auto start = Clock::now();
-    const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options) : nullptr;
+    const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options, facts, prompt) : nullptr;
     const double open_s = seconds_since(start);
 
     MemoryPlan plan;
@@ -223,11 +291,14 @@ int run(const Options & options) {
     const llama_vocab * vocab = llama_model_get_vocab(model.get());
     const std::vector<llama_token> tokens = tokenize(vocab, prompt);
     check_context(options, tokens.size());
+    if (pager && pager->forced_routes() != nullptr) {
+        pager->forced_routes()->check_run(tokens.size(), static_cast<uint64_t>(options.n_predict));
+    }
     summary.n_prompt = tokens.size();
 
     const std::optional<PagerInfo> info = pager ? std::optional<PagerInfo>(pager->info()) : std::nullopt;
     if (options.telemetry) {
-        outputs.event(start_line({options, facts, model.get(), info, plan, summary.load_s}));
+        outputs.event(start_line({options, facts, model.get(), info, pager ? pager->forced_routes() : nullptr, plan, summary.load_s}));
     }
 
     Decoder decoder(context.get(), pager.get());
@@ -246,8 +317,16 @@ int run(const Options & options) {
     generate(options, vocab, decoder, outputs, peak, summary);
     summary.logits_sha256 = decoder.digest();
     summary.anon_peak_bytes = peak.bytes();
+    if (pager) {
+        summary.prediction = pager->prediction();
+        summary.watchdog = pager->watchdog();
+        pager->close_traces();
+    }
     outputs.event(summary_line(summary));
     outputs.close();
+    if (summary.prediction != nullptr) {
+        std::fputs(summary.prediction->table().c_str(), stderr);
+    }
     return static_cast<int>(ExitCode::ok);
 }
 

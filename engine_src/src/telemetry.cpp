@@ -31,6 +31,18 @@ CallCost & CallCost::operator+=(const CallCost & other) {
         paging->hits += other.paging->hits;
         paging->misses += other.paging->misses;
         paging->evictions += other.paging->evictions;
+        if (other.paging->foresight) {
+            auto & mine = paging->foresight ? *paging->foresight : paging->foresight.emplace();
+            mine.read_bytes += other.paging->foresight->read_bytes;
+            mine.experts += other.paging->foresight->experts;
+            mine.useful += other.paging->foresight->useful;
+            mine.retained += other.paging->foresight->retained;
+        }
+        if (other.paging->drops) {
+            auto & mine = paging->drops ? *paging->drops : paging->drops.emplace();
+            mine.routed += other.paging->drops->routed;
+            mine.dropped += other.paging->drops->dropped;
+        }
     }
     return *this;
 }
@@ -56,6 +68,20 @@ void visit_columns(const CallCost & cost, Visitor && visit) {
     paged("hits", [](const PagingCost & p) { return p.hits; });
     paged("misses", [](const PagingCost & p) { return p.misses; });
     paged("evictions", [](const PagingCost & p) { return p.evictions; });
+    const auto foresight = [&](const char * name, uint64_t PagerCounters::Foresight::* field) {
+        const bool measured = cost.paging && cost.paging->foresight;
+        visit(name, measured ? std::to_string((*cost.paging->foresight).*field) : std::string());
+    };
+    foresight("spec_read_bytes", &PagerCounters::Foresight::read_bytes);
+    foresight("spec_experts", &PagerCounters::Foresight::experts);
+    foresight("spec_useful", &PagerCounters::Foresight::useful);
+    foresight("retained", &PagerCounters::Foresight::retained);
+    const auto drops = [&](const char * name, uint64_t PagerCounters::Drops::* field) {
+        const bool measured = cost.paging && cost.paging->drops;
+        visit(name, measured ? std::to_string((*cost.paging->drops).*field) : std::string());
+    };
+    drops("routed", &PagerCounters::Drops::routed);
+    drops("dropped", &PagerCounters::Drops::dropped);
     visit("majflt", std::to_string(cost.majflt));
     visit("minflt", std::to_string(cost.minflt));
     visit("cpu_ms", json_number(cost.cpu_ms));

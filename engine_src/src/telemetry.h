@@ -2,6 +2,7 @@
 #pragma once
 
 #include "json.h"
+#include "paging_counters.h"
 
 #include <cstdint>
 #include <optional>
@@ -19,6 +20,8 @@ struct PagingCost {
     uint64_t hits = 0;
     uint64_t misses = 0;
     uint64_t evictions = 0;
+    std::optional<PagerCounters::Foresight> foresight;
+    std::optional<PagerCounters::Drops> drops;
 };
 
 // Cost of one llama_decode call, or a sum of several.

@@ -2,7 +2,9 @@
 // a preamble, columns by name. A trace is a diagnosis: writing one costs time that the per-token costs then contain.
 #pragma once
 
+#include "call_info.h"
 #include "catalog.h"
+#include "residency.h"
 #include "telemetry.h"
 
 #include <cmath>
@@ -12,11 +14,6 @@
 #include <vector>
 
 namespace moe {
-
-enum class Phase : uint8_t { prefill = 0, decode = 1 };
-
-// What a routing found. `speculative`: a hit, and the first one of an entry that was read ahead.
-enum class Residency : uint8_t { miss = 0, hit = 1, speculative = 2 };
 
 struct RouteRow {
     uint64_t step = 0;  // absolute position of the token

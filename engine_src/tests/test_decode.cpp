@@ -146,8 +146,11 @@ void paging_does_not_change_a_single_logit() {
         for (const char * cache : {"0", "1", "2", "64"}) {
             for (const char * dense : {"mmap", "anon"}) {
                 std::string summary;
-                const std::string paged = digest(
-                    {"-b", batch, "--moe-stream", "--cache-mb", cache, "--dense-weights", dense}, "stream", &summary);
+                Args paging = {"-b", batch, "--moe-stream", "--cache-mb", cache, "--dense-weights", dense};
+                if (*cache != '0') {
+                    paging.push_back("--force-cache");
+                }
+                const std::string paged = digest(paging, "stream", &summary);
                 CHECK(paged == plain);
                 const std::string total = summary.substr(summary.find("\"total\":"));
                 const auto count = [&](const char * key) { return std::stoull(json_value(total, key)); };
@@ -167,7 +170,7 @@ void paging_does_not_change_a_single_logit() {
         CHECK(result.code == 0);
         return result.out;
     };
-    CHECK(text({}) == text({"--moe-stream", "--cache-mb", "1"}));
+    CHECK(text({}) == text({"--moe-stream", "--cache-mb", "1", "--force-cache"}));
 }
 
 void fewer_experts_change_the_result_alike_in_both_modes() {
@@ -303,7 +306,7 @@ void version_and_help_need_nothing_else() {
 // The plan is a promise: what it accepts runs, what it refuses says both numbers. (A sanitizer's shadow memory
 // counts against RLIMIT_DATA and has nothing to do with the engine.)
 void a_plan_that_fits_runs_and_one_that_does_not_is_refused() {
-    const std::vector<Args> settings = {{}, {"--moe-stream", "--cache-mb", "1"},
+    const std::vector<Args> settings = {{}, {"--moe-stream", "--cache-mb", "1", "--force-cache"},
                                         {"--moe-stream", "--cache-mb", "8", "--dense-weights", "anon"}};
     for (const Args & setting : settings) {
         Args planning = {"-m", model_path(), "-p", prompt, "-n", "12", "-c", "128", "-t", "1", "--plan-memory"};

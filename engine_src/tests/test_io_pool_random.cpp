@@ -44,10 +44,8 @@ public:
                 submit(*batch);
             } else if (choice < 6) {
                 wait_new(*batch);
-            } else if (choice == 6) {
+            } else if (choice < 8) {
                 batch->cancelled += batch->reads.cancel();
-            } else if (choice == 7) {
-                batch->reads.promote();
             } else if (choice == 8) {
                 wait(*batch);
             } else {

@@ -104,17 +104,27 @@ CallCost paged_cost() {
 
 void csv_has_the_contracts_columns() {
     CHECK(moe::csv_header() ==
-          "token,wall_ms,io_ms,compute_ms,stall_ms,manage_ms,read_bytes,requests,hits,misses,evictions,majflt,minflt,"
-          "cpu_ms,invol_ctx");
-    CHECK(moe::csv_row(0, plain_cost()) == "0,12.5,,12.5,,,,,,,,1,2,11,3");
-    CHECK(moe::csv_row(7, paged_cost()) == "7,12.5,4,9,3,0.5,4096,10,7,3,2,1,2,11,3");
+          "token,wall_ms,io_ms,compute_ms,stall_ms,manage_ms,read_bytes,requests,hits,misses,evictions,"
+          "spec_read_bytes,spec_experts,spec_useful,retained,routed,dropped,majflt,minflt,cpu_ms,invol_ctx");
+    CHECK(moe::csv_row(0, plain_cost()) == "0,12.5,,12.5,,,,,,,,,,,,,,1,2,11,3");
+    CHECK(moe::csv_row(7, paged_cost()) == "7,12.5,4,9,3,0.5,4096,10,7,3,2,,,,,,,1,2,11,3");
 }
 
 void json_says_null_for_not_measured() {
     CHECK(moe::cost_json(plain_cost()) ==
           R"({"wall_ms":12.5,"io_ms":null,"compute_ms":12.5,"stall_ms":null,"manage_ms":null,"read_bytes":null,)"
-          R"("requests":null,"hits":null,"misses":null,"evictions":null,"majflt":1,"minflt":2,"cpu_ms":11,"invol_ctx":3})");
+          R"("requests":null,"hits":null,"misses":null,"evictions":null,)"
+              R"("spec_read_bytes":null,"spec_experts":null,"spec_useful":null,"retained":null,"routed":null,"dropped":null,)"
+              R"("majflt":1,"minflt":2,"cpu_ms":11,"invol_ctx":3})");
     CHECK(moe::cost_json(paged_cost()).find(R"("evictions":2)") != std::string::npos);
+    CHECK(moe::cost_json(paged_cost()).find(R"("dropped":null)") != std::string::npos);  // dropping is not on
+
+    CallCost predicted = paged_cost();
+    predicted.paging->foresight = moe::PagerCounters::Foresight{65536, 4, 3, 9};
+    predicted.paging->drops = moe::PagerCounters::Drops{40, 6};
+    predicted += predicted;
+    CHECK(moe::cost_json(predicted).find(R"("spec_read_bytes":131072,"spec_experts":8,"spec_useful":6,"retained":18,)"
+                                         R"("routed":80,"dropped":12)") != std::string::npos);
 }
 
 void costs_add_up() {

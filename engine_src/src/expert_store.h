@@ -1,0 +1,124 @@
+// The experts in memory: which are there, which are being read, and what is read ahead of its use.
+#pragma once
+
+#include "aligned_memory.h"
+#include "arena.h"
+#include "catalog.h"
+#include "expert_matmul.h"
+#include "io_pool.h"
+#include "residency.h"
+#include "slot_layout.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace moe {
+
+struct StoreCounters {
+    uint64_t hits = 0;
+    uint64_t misses = 0;
+    uint64_t evictions = 0;
+    uint64_t speculated = 0;         // experts that speculation brought in whole
+    uint64_t speculated_useful = 0;  // of these, those that a layer then needed
+    uint64_t retained = 0;
+};
+
+// The experts of one layer while it is computed.
+struct LayerExperts {
+    static constexpr size_t kInMemory = SIZE_MAX;
+
+    explicit LayerExperts(IoPool & io) : batch(io) {}
+
+    uint32_t block = 0;
+    std::vector<ExpertSlot> resident;  // pinned: hits first, then those that are being read
+    size_t n_hits = 0;
+    // Of each part, the request that reads it for each of resident[n_hits..]; kInMemory where nothing is left to read.
+    std::vector<std::vector<size_t>> requests;
+    ReadBatch batch;
+
+    // Instead of being read as a whole, experts that are too many for the arena pass through it part by part.
+    std::vector<uint32_t> streamed;
+    std::vector<uint32_t> stream_slots;
+
+    bool all_in_memory = true;  // of `resident`: every part, no waiting needed
+};
+
+struct StoreOptions {
+    uint32_t n_slots = 0;
+    bool reuse = true;  // false: experts are forgotten at the end of each layer
+    // Instead of one slot per expert, of each block: what one of its experts costs, and the capacity for all.
+    std::vector<uint64_t> block_costs;
+    uint64_t capacity = 0;
+};
+
+// Used by one thread, which is also the only one that waits for reads.
+class ExpertStore {
+public:
+    // Everything passed in must outlive it.
+    ExpertStore(const Catalog & catalog, const SlotLayout & layout, IoPool & io, const StoreOptions & options);
+    ~ExpertStore();
+
+    bool resident(uint32_t block, uint32_t expert) const;
+
+    // Pins the block's `experts` (each once, least important for the future first) and asks for what is missing, part
+    // `first_part` before the others. `residency` says what was found of each. Queued speculation gives way.
+    std::unique_ptr<LayerExperts> begin(uint32_t block, const std::vector<uint32_t> & experts, uint32_t first_part,
+                                        std::vector<Residency> & residency);
+
+    // The same for a layer of which nothing is to be kept: all experts pass through, whether routed to or not.
+    std::unique_ptr<LayerExperts> begin_load_all(uint32_t block);
+
+    // Takes the pins away. `keep` false: what was read for this layer cannot be trusted.
+    void end(LayerExperts & layer, bool keep);
+
+    // A predicted expert: if it is resident, it becomes the last to be evicted. Whether it was.
+    bool retain(uint32_t block, uint32_t expert);
+
+    // Reads an expert ahead of its use, into the place of the least recently used one. Until a layer needs it, it is the
+    // next to be evicted itself. False when it is resident or on its way already, or nothing can give way.
+    bool speculate(uint32_t block, uint32_t expert);
+
+    // Takes in what speculation has read completely.
+    void collect_speculation();
+
+    // No speculation is queued or in flight any more.
+    void stop_speculation();
+
+    std::unique_ptr<ReadBatch> read(const std::vector<ReadRequest> & requests);
+    ReadRequest request(PartRef ref, uint32_t expert, uint32_t slot) const;
+    std::byte * weights(PartRef ref) const;  // of slot 0
+    uint64_t stride() const { return layout_.stride(); }
+    StoreCounters counters() const;
+
+private:
+    struct Speculation {
+        Speculation(IoPool & io, uint32_t block_, uint32_t expert_, uint32_t slot_)
+            : block(block_), expert(expert_), slot(slot_), batch(io) {}
+        uint32_t block;
+        uint32_t expert;
+        uint32_t slot;
+        ReadBatch batch;  // one request per part
+    };
+
+    uint32_t key(uint32_t block, uint32_t expert) const { return catalog_.block(block).first_key + expert; }
+    uint32_t n_parts(uint32_t block) const { return static_cast<uint32_t>(catalog_.block(block).parts.size()); }
+    bool whole(const Speculation & s) const;
+    std::unique_ptr<Speculation> take_speculation(uint32_t block, uint32_t expert);
+    uint32_t acquire_slot(uint32_t block, uint32_t expert);
+    void load(LayerExperts & layer, const std::vector<uint32_t> & missing, uint32_t first_part);
+    void stream(LayerExperts & layer, std::vector<uint32_t> missing);
+
+    const Catalog & catalog_;
+    const SlotLayout & layout_;
+    IoPool & io_;
+    const bool reuse_;
+    Arena arena_;
+    AlignedMemory memory_;
+    std::vector<bool> first_touch_pending_;  // per slot: speculation brought it in, and nobody has needed it yet
+    std::vector<std::unique_ptr<Speculation>> speculations_;
+    StoreCounters counters_;
+};
+
+}  // namespace moe
