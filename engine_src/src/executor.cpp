@@ -48,7 +48,7 @@ void Executor::compute(ggml_cgraph * graph, ggml_backend_t cpu) {
     try {
         run(graph);
     } catch (...) {
-        end_passes(false);
+        end_passes();
         throw;
     }
     counters_.stall_ms += ns_to_ms(stall_ns_);
@@ -78,7 +78,7 @@ void Executor::run(ggml_cgraph * graph) {
         if (!continues_pass(node, ref)) {
             run_nodes(next, stop.node);
             next = stop.node;
-            end_passes(true);
+            end_passes();
             begin_pass(node, ref);
         }
         const bool patched = in_memory(ref.part) && matmul_.patch(node, pass_->routing, pass_->experts->resident,
@@ -110,7 +110,7 @@ void Executor::run_nodes(int begin, int end) {
     }
     matmul_.restore();
     for (const auto & pass : patched_) {
-        store_.end(*pass->experts, true);
+        store_.end(*pass->experts);
     }
     patched_.clear();
 }
@@ -259,14 +259,14 @@ void Executor::finish_part(PartRef ref) {
     }
 }
 
-void Executor::end_passes(bool keep) {
+void Executor::end_passes() {
     matmul_.restore();
     for (const auto & pass : patched_) {
-        store_.end(*pass->experts, keep);
+        store_.end(*pass->experts);
     }
     patched_.clear();
     if (pass_ != nullptr) {
-        store_.end(*pass_->experts, keep);  // of a graph that was abandoned half-way
+        store_.end(*pass_->experts);  // of a graph that was abandoned half-way
         pass_.reset();
     }
 }

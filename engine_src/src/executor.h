@@ -79,7 +79,7 @@ private:
     void compute_streamed(ggml_tensor * node, PartRef ref);
     void multiply(ggml_tensor * node, PartRef ref, const std::vector<ExpertSlot> & where);
     void finish_part(PartRef ref);
-    void end_passes(bool keep);
+    void end_passes();
     void wait(ReadBatch & batch);
     std::vector<size_t> wait_new(ReadBatch & batch, size_t first, size_t last);
 

@@ -170,15 +170,26 @@ void ExpertStore::stream(LayerExperts & layer, std::vector<uint32_t> missing) {
     }
 }
 
-void ExpertStore::end(LayerExperts & layer, bool keep) {
+void ExpertStore::end(LayerExperts & layer) {
+    if (!layer.all_in_memory) {
+        layer.batch.stop();
+    }
     for (size_t i = 0; i < layer.resident.size(); ++i) {
         const uint32_t slot = layer.resident[i].slot;
         arena_.unpin(slot);
-        if (!reuse_ || (!keep && i >= layer.n_hits)) {
+        if (!reuse_ || !whole(layer, i)) {
             arena_.discard(slot);
         }
     }
     layer.resident.clear();
+}
+
+bool ExpertStore::whole(const LayerExperts & layer, size_t i) {
+    return layer.all_in_memory || i < layer.n_hits ||
+           std::all_of(layer.requests.begin(), layer.requests.end(), [&](const std::vector<size_t> & part) {
+               const size_t request = part[i - layer.n_hits];
+               return request == LayerExperts::kInMemory || layer.batch.ended(request);
+           });
 }
 
 bool ExpertStore::retain(uint32_t block, uint32_t expert) {

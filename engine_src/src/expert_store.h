@@ -70,8 +70,8 @@ public:
     // The same for a layer of which nothing is to be kept: all experts pass through, whether routed to or not.
     std::unique_ptr<LayerExperts> begin_load_all(uint32_t block);
 
-    // Takes the pins away. `keep` false: what was read for this layer cannot be trusted.
-    void end(LayerExperts & layer, bool keep);
+    // Takes the pins away. Experts that have not been read completely, because computing was given up, are forgotten.
+    void end(LayerExperts & layer);
 
     // A predicted expert: if it is resident, it becomes the last to be evicted. Whether it was.
     bool retain(uint32_t block, uint32_t expert);
@@ -105,6 +105,7 @@ private:
     uint32_t key(uint32_t block, uint32_t expert) const { return catalog_.block(block).first_key + expert; }
     uint32_t n_parts(uint32_t block) const { return static_cast<uint32_t>(catalog_.block(block).parts.size()); }
     bool whole(const Speculation & s) const;
+    static bool whole(const LayerExperts & layer, size_t i);
     std::unique_ptr<Speculation> take_speculation(uint32_t block, uint32_t expert);
     uint32_t acquire_slot(uint32_t block, uint32_t expert);
     void load(LayerExperts & layer, const std::vector<uint32_t> & missing, uint32_t first_part);
