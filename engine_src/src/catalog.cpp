@@ -318,7 +318,7 @@ std::vector<LayerBytes> Catalog::layer_bytes() const {
         }
     }
     for (const DenseTensor & tensor : dense_) {
-        if (const auto name = parse_layer(tensor.name)) {
+        if (const auto name = parse_layer(tensor.name); name && name->layer < n_layer_) {
             at(name->layer).dense += tensor.size;
         }
     }

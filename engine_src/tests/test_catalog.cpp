@@ -114,6 +114,7 @@ void experts_that_nothing_routes_to_are_left_out() {
     CHECK(catalog.find_part("blk.2.ffn_down_exps.weight") == nullptr);
     CHECK(catalog.find_dense("blk.2.ffn_down_exps.weight") == nullptr);
     CHECK(catalog.find_dense("blk.2.attn_q.weight") != nullptr);
+    CHECK(catalog.layer_bytes().size() == 2);
     m.n_layer_nextn = 4;
     CHECK(contains(refusal(tiny::write(m, dir.file("n"))), "no fused routed experts"));
 }

@@ -127,6 +127,68 @@ def test_streaming_changes_no_bit(
         assert total["misses"] <= n_experts
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--overlap",
+        "--overlap --prefetch 2",
+        "--overlap --predict-prefetch --predict-spec-max 4",
+        "--predict-prefetch --predict-spec-max 0",
+        "--dense-weights warm",
+        "--drop-cold-experts 0",
+    ],
+)
+def test_no_mechanism_changes_a_bit(flags: str, plain: Plain, program: Path) -> None:
+    small = smallest_cache_mb(program, plain.path, plain.folder)
+    records = streamed(program, plain.path, plain.folder, small, *flags.split())
+    assert outputs(records) == outputs(plain.records)
+    total = records["summary"]["total"]
+    assert total["evictions"] > 0
+    if "--predict-prefetch" in flags:
+        # how many of them are read in time depends on the machine
+        assert total["spec_experts"] + total["retained"] > 0
+    if "--drop" in flags:
+        assert total["routed"] > 0
+        assert total["dropped"] == 0
+
+
+@pytest.mark.parametrize("flags", ["--overlap", "--load-all"])
+def test_nothing_that_reads_without_a_cache_changes_a_bit(
+    flags: str, plain: Plain, program: Path
+) -> None:
+    records = streamed(program, plain.path, plain.folder, 0, flags)
+    assert outputs(records) == outputs(plain.records)
+    alone = streamed(program, plain.path, plain.folder, 0)
+    read, needed = (r["summary"]["total"]["read_bytes"] for r in (records, alone))
+    assert read > needed if flags == "--load-all" else read == needed
+
+
+def test_the_router_is_known_exactly(plain: Plain, program: Path) -> None:
+    """The control repeats each layer's choice on its own input, whatever the way to choose."""
+    small = smallest_cache_mb(program, plain.path, plain.folder)
+    records = streamed(program, plain.path, plain.folder, small, "--predict-log")
+    assert outputs(records) == outputs(plain.records)
+    control = records["summary"]["prediction"]["predictors"]["control"]
+    assert control["routings"] == TOKENS * records["start"]["model"]["n_moe_layer"]
+    assert control["exact"] == control["routings"]
+
+
+def test_a_recorded_routing_can_be_forced(plain: Plain, program: Path) -> None:
+    trace = plain.folder / "routes.csv"
+
+    def total(*flags: str) -> dict[str, Any]:
+        records = streamed(program, plain.path, plain.folder, WHOLE_MB, *flags)
+        assert outputs(records) == outputs(plain.records)
+        forced = records["start"]["forced_routes"]
+        assert forced is None if flags[0] != "--forced-routes" else forced["exact"]
+        return dict(records["summary"]["total"])
+
+    recorded = total("--route-trace", str(trace))
+    forced = total("--forced-routes", str(trace))
+    for counter in ("requests", "hits", "misses"):
+        assert forced[counter] == recorded[counter] > 0, counter
+
+
 def test_inflating_changes_no_bit(plain: Plain, program: Path) -> None:
     wide = plain.folder / "wide.gguf"
     inflate(plain.path, wide, 3)
