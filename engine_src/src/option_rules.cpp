@@ -111,6 +111,10 @@ private:
         if (o_.force_cache && o_.cache_mb == 0) {
             refuse("--force-cache needs --cache-mb N with N > 0: it accepts a size that is too small");
         }
+        if (o_.cache_auto && o_.forced_routes) {
+            refuse("--cache-mb auto cannot be combined with --forced-routes: auto sizes a cache for this machine, the "
+                   "trace counts in bytes of its own model; give --cache-mb N");
+        }
         if (o_.load_all && o_.has_cache()) {
             refuse("--load-all needs --cache-mb 0: it reads every expert again at each use");
         }

@@ -132,6 +132,14 @@ void check_context(const Options & options, uint64_t n_prompt) {
     }
 }
 
+// Whether the run can be done at all, once the length of its prompt is known.
+void check_length(const Options & options, const Pager * pager, uint64_t n_prompt) {
+    check_context(options, n_prompt);
+    if (pager != nullptr && pager->forced_routes() != nullptr) {
+        pager->forced_routes()->check_run(n_prompt, static_cast<uint64_t>(options.n_predict));
+    }
+}
+
 // Opening truncates: never do that to the model.
 void spare_model(const std::string & path, const char * what, const Options & options) {
     struct stat model {};
@@ -214,7 +222,7 @@ int print_plan(const Options & options, const ModelFacts & facts, const std::str
     const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options, facts, prompt) : nullptr;
     const MemoryPlan plan = plan_memory(options, facts, prompt, pager.get());
     if (plan.n_prompt) {
-        check_context(options, *plan.n_prompt);
+        check_length(options, pager.get(), *plan.n_prompt);
     }
     write_stdout(plan.json() + "\n");
     if (!plan.fits()) {
@@ -271,7 +279,7 @@ int run(const Options & options) {
             throw Error(ExitCode::memory, plan.refusal());
         }
         if (plan.n_prompt) {
-            check_context(options, *plan.n_prompt);  // without loading the weights first
+            check_length(options, pager.get(), *plan.n_prompt);  // without loading the weights first
         }
     }
 
@@ -290,10 +298,7 @@ int run(const Options & options) {
 
     const llama_vocab * vocab = llama_model_get_vocab(model.get());
     const std::vector<llama_token> tokens = tokenize(vocab, prompt);
-    check_context(options, tokens.size());
-    if (pager && pager->forced_routes() != nullptr) {
-        pager->forced_routes()->check_run(tokens.size(), static_cast<uint64_t>(options.n_predict));
-    }
+    check_length(options, pager.get(), tokens.size());
     summary.n_prompt = tokens.size();
 
     const std::optional<PagerInfo> info = pager ? std::optional<PagerInfo>(pager->info()) : std::nullopt;

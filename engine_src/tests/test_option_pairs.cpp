@@ -96,6 +96,7 @@ const std::vector<Exclusion> exclusions = {
     {"--prefetch 2", "--predict-prefetch"},
     {"--forced-routes", "--predict-prefetch"},
     {"--forced-routes", "--predict-log"},
+    {"--forced-routes", "--cache-mb auto"},
     {"--plan-memory", "--csv"},
     {"--plan-memory", "--telemetry"},
     {"--plan-memory", "--progress"},

@@ -247,6 +247,8 @@ void refused() {
         {streaming({"--force-cache", "--cache-mb", "auto"}), "--force-cache needs --cache-mb N with N > 0"},
         {cached({"--load-all"}), "--load-all needs --cache-mb 0"},
         {streaming({"--load-all", "--overlap"}), "--load-all cannot be combined with --overlap"},
+        {streaming({"--cache-mb", "auto", "--forced-routes", "f"}),
+         "--cache-mb auto cannot be combined with --forced-routes: auto sizes a cache for this machine"},
         {streaming({"--prefetch", "1"}), "--prefetch needs a cache: add --cache-mb N"},
         {streaming({"--predict-prefetch"}), "--predict-prefetch needs a cache: add --cache-mb N"},
         {cached({"--predict-prefetch", "--prefetch", "1"}), "--prefetch cannot be combined with --predict-prefetch"},
