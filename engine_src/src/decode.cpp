@@ -149,7 +149,6 @@ CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t coun
     if (pager_) {
         pager_->begin_call({phase, static_cast<uint64_t>(position_), static_cast<uint32_t>(count)});
     }
-    const PagerCounters paged_before = pager_ ? pager_->counters() : PagerCounters{};
     const rusage before = usage_now();
     const auto start = std::chrono::steady_clock::now();
     const int32_t status = llama_decode(context_, batch.get());
@@ -178,7 +177,9 @@ CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t coun
     cost.cpu_ms = static_cast<double>(cpu_us(after) - cpu_us(before)) / 1000.0;
     cost.invol_ctx = static_cast<uint64_t>(after.ru_nivcsw - before.ru_nivcsw);
     if (pager_) {
-        cost.paging = difference(paged_before, pager_->counters());
+        const PagerCounters counted = pager_->counters();
+        cost.paging = difference(counted_, counted);
+        counted_ = counted;
     }
     return cost;
 }

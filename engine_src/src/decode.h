@@ -1,6 +1,7 @@
 // Evaluating tokens with llama.cpp, and what each call cost.
 #pragma once
 
+#include "paging_counters.h"
 #include "sha256.h"
 #include "telemetry.h"
 
@@ -52,6 +53,7 @@ private:
     Pager * pager_;
     int32_t n_vocab_;
     llama_pos position_ = 0;
+    PagerCounters counted_;  // up to the end of the last call: what is read ahead between two belongs to the later one
     const float * logits_ = nullptr;
     std::optional<Sha256> digest_;
 };

@@ -101,6 +101,11 @@ public:
         if (io_trace_) {
             io_events_.take(io_records_);
             io_trace_->write(call_.phase, call_.first_position, io_records_);
+            for (const IoRecord & record : io_records_) {
+                traced_.reads += 1;
+                traced_.read_bytes += record.read_bytes;
+                traced_.speculative_read_bytes += record.speculative ? record.read_bytes : 0;
+            }
         }
         if (compute_trace_) {
             compute_trace_->write(call_.phase, call_.first_position, tracer_->take());
@@ -156,7 +161,13 @@ public:
         }
         const ExecutorCounters e = executor_->counters();
         const StoreCounters store = store_->counters();
-        const IoCounters io = io_->counters();
+        IoCounters io = io_->counters();
+        if (io_trace_) {
+            // Speculation may be in flight: count what the trace has, so that both agree to the byte.
+            io.reads = traced_.reads;
+            io.read_bytes = traced_.read_bytes;
+            io.speculative_read_bytes = traced_.speculative_read_bytes;
+        }
         counters.requests = e.requests;
         counters.hits = store.hits;
         counters.misses = store.misses;
@@ -316,6 +327,7 @@ private:
     std::optional<ComputeTracer> tracer_;
     IoTraceBuffer io_events_;
     std::vector<IoRecord> io_records_;
+    IoCounters traced_;  // of the records written: reads and bytes only
 
     std::optional<IoPool> io_;
     std::optional<ExpertStore> store_;
