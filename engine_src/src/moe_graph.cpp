@@ -54,7 +54,8 @@ MoeGraph MoeGraph::read(ggml_cgraph * graph, const Catalog & catalog, const Want
         if (node->op == GGML_OP_ARGSORT && named(node, "ffn_moe_argsort")) {
             argsort = i;
         }
-        if (node->op != GGML_OP_MUL_MAT_ID) {
+        // Without rows: the last layer, in a batch of which no output is wanted.
+        if (node->op != GGML_OP_MUL_MAT_ID || ggml_is_empty(node)) {
             continue;
         }
         const PartRef * ref = catalog.find_part(node->src[0]->name);
