@@ -47,6 +47,9 @@ public:
     // The block has what it needs, or has asked for it: lanes may look ahead.
     void on_experts(const CallInfo & call, uint32_t block);
 
+    // Rankings read the model's routers: none is under way any more once this has returned.
+    void stop() { thread_.reset(); }
+
     const PredictionScore * score() const { return options_.log ? &score_ : nullptr; }
     const ControlWatchdog & watchdog() const { return watchdog_; }
 

@@ -87,6 +87,12 @@ public:
         threadpool_size_ = n_threads;
     }
 
+    void release_model() override {
+        if (policy_) {
+            policy_->stop_ranking();
+        }
+    }
+
     void begin_call(const CallInfo & call) override {
         call_ = call;
         if (policy_) {

@@ -88,6 +88,9 @@ public:
     // Compute threads of the nested CPU backend; the pool is shared with the context.
     virtual void set_threadpool(ggml_threadpool * pool, int n_threads) = 0;
 
+    // Nothing reads the model's weights any more once this has returned; call it before the model goes.
+    virtual void release_model() = 0;
+
     // Around every llama_decode: what it is, and that it has ended (traces of it are written then).
     virtual void begin_call(const CallInfo & call) = 0;
     virtual void end_call() = 0;

@@ -43,6 +43,7 @@ public:
 
     const PagerCounters::Drops & drops() const { return drops_; }
     const Foresight & foresight() const { return foresight_; }
+    void stop_ranking() { foresight_.stop(); }
 
 private:
     bool drops_now() const { return options_.drop && (call_.phase == Phase::decode || options_.drop_in_prefill); }

@@ -255,6 +255,20 @@ void generate(const Options & options, const llama_vocab * vocab, Decoder & deco
     summary.ids_sha256 = ids.hex();
 }
 
+// The pager outlives the model, which its ranking thread reads: that ends first, also when a run fails.
+struct ModelRelease {
+    explicit ModelRelease(Pager * p) : pager(p) {}
+    ~ModelRelease() {
+        if (pager != nullptr) {
+            pager->release_model();
+        }
+    }
+    ModelRelease(const ModelRelease &) = delete;
+    ModelRelease & operator=(const ModelRelease &) = delete;
+
+    Pager * pager;
+};
+
 }  // namespace
 
 int run(const Options & options) {
@@ -286,6 +300,7 @@ int run(const Options & options) {
     start = Clock::now();
     const ThreadpoolPtr pool = make_threadpool(options.threads);
     const ModelPtr model = load_model(options, facts.arch, pager.get(), LoadDepth::full);
+    const ModelRelease release(pager.get());
     if (pager) {
         pager->finish_loading(model.get());
         pager->set_threadpool(pool.get(), options.threads);
