@@ -121,7 +121,8 @@ def _show_plan(plan: Plan, model: ModelFile, runs_dir: Path, view: Terminal) -> 
 def _stored_plan(directory: Path) -> Plan:
     import json
 
-    from harness.records import Plan, from_json
+    from harness.jsonable import from_json
+    from harness.records import Plan
 
     path = directory / rundir.PLAN
     try:
@@ -244,9 +245,21 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
 
 
 def _judge(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict:
-    from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
     from harness.journal import write_json
 
+    verdict = _verdict(campaign, records)
+    write_json(campaign.directory / rundir.VERDICT, verdict)
+    return verdict
+
+
+def _verdict(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict:
+    """By the design of the plan, which a resumed campaign brings along."""
+    from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
+    from harness.analysis.survey import survey_verdict
+
+    name = campaign.directory.name
+    if campaign.plan.design == "survey":
+        return survey_verdict(name)
     limits = campaign.config.verdict
     settings = FourCellSettings(
         sentinel_stable_pct=limits.stable_pct,
@@ -255,10 +268,7 @@ def _judge(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict
         read_probe_tolerance_pct=limits.read_probe_tolerance_pct,
         repeat_command=first_command(campaign.directory),
     )
-    walls = token_walls(campaign.directory, records)
-    verdict = four_cell_verdict(campaign.directory.name, records, settings, walls)
-    write_json(campaign.directory / rundir.VERDICT, verdict)
-    return verdict
+    return four_cell_verdict(name, records, settings, token_walls(campaign.directory, records))
 
 
 def first_command(directory: Path) -> str:
@@ -299,7 +309,7 @@ def _track(campaign: Campaign, view: Terminal) -> None:
     if not tracking.enabled:
         return
     from harness.tracking import default_uri, log_campaign
-    from harness.tracking_data import without_credentials
+    from harness.tracking_text import without_credentials
 
     runs_dir = campaign.directory.parent
     try:

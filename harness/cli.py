@@ -173,7 +173,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         elif word.startswith("-"):
             raise UsageError(f"{word}: unknown flag; there are --help, --version and --cfg job")
         elif "=" not in word and not word.startswith(("~", "+")):
-            from harness.schema import nearest
+            from harness.typed import nearest
 
             raise UsageError(
                 f"{word}: neither key=value (+experiment=NAME runs a campaign) nor a verb"

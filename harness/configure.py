@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
-from harness.schema import check_config, known_keys, merge_cells, nearest
+from harness.schema import check_config, known_keys, merge_cells
+from harness.typed import nearest
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -250,9 +251,7 @@ def _fill_cells(data: dict[str, Any], overrides: list[Override], conf: Path) -> 
         value = override.value()
         if not path:
             if not isinstance(value, dict):
-                raise UsageError(
-                    "cells: needs NAME: SETTINGS pairs, cells={a:baseline,b:cache_half}"
-                )
+                raise UsageError("cells: needs NAME: SETTINGS pairs, cells={a:baseline,b:plain}")
             cells.clear()
             cells.update({str(n): _cell(str(n), v, conf) for n, v in value.items()})
         elif len(path) == 1:

@@ -9,7 +9,8 @@ from pathlib import Path
 from harness import rundir
 from harness.errors import HarnessError
 from harness.journal import load_records
-from harness.records import Arm, Plan, from_json, to_json
+from harness.jsonable import from_json, to_json
+from harness.records import Arm, Plan
 
 # newest first; older ones were measured on another state of the device
 CAMPAIGNS = 20

@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from harness.errors import DeviceError, UsageError
-from harness.records import CellRecord, from_json, to_json
+from harness.jsonable import from_json, to_json
+from harness.records import CellRecord
 
 JOURNAL = "journal.jsonl"
 RECORD = "record.json"

@@ -6,6 +6,7 @@ Pure: configuration and the model's numbers in, a Plan out. Touches nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from harness.errors import UsageError
@@ -44,14 +45,14 @@ def make_plan(config: Config, model: ModelNumbers, cores: int) -> Plan:
     """The ordered campaign that `config` asks for on a machine with `cores` cores."""
     baseline, candidates = config.design.baseline, candidates_of(config)
     limit = None if config.memory.limit_mb is None else config.memory.limit_mb * MIB
-    arms = {
-        name: _arm(name, config.cells[name], model, cores, limit)
-        for name in (baseline, *candidates)
-    }
+    spacing_s = config.schedule.spacing_s
+    names = candidates if baseline is None else (baseline, *candidates)
     return Plan(
         design=config.design.kind,
-        arms=arms,
-        cells=four_cell(baseline, candidates, config.schedule.spacing_s),
+        arms={name: _arm(name, config.cells[name], model, cores, limit) for name in names},
+        cells=survey(candidates, spacing_s)
+        if baseline is None
+        else four_cell(baseline, candidates, spacing_s),
         baseline=baseline,
         candidates=candidates,
     )
@@ -60,10 +61,26 @@ def make_plan(config: Config, model: ModelNumbers, cores: int) -> Plan:
 def four_cell(
     baseline: str, candidates: tuple[str, ...], spacing_s: float
 ) -> tuple[PlannedCell, ...]:
-    """B, C1, C2, ..., B: the closing baseline is the sentinel that shows drift."""
+    """B, C1, C2, B: the closing baseline is the sentinel that shows drift.
+
+    With more candidates the baseline returns after every second one (B, C1, C2, B, C3, B): only
+    cells next to each other may be compared, so that without it those in the middle could not be.
+    """
     order: list[tuple[str, str, Role]] = [(baseline, baseline, "baseline")]
-    order += [(name, name, "candidate") for name in candidates]
-    order.append((SENTINEL, baseline, "sentinel"))
+    for i in range(0, len(candidates), 2):
+        order += [(name, name, "candidate") for name in candidates[i : i + 2]]
+        last = i + 2 >= len(candidates)
+        name = SENTINEL if last else f"{SENTINEL}_{i // 2 + 1}"
+        order.append((name, baseline, "sentinel"))
+    return _spaced(order, spacing_s)
+
+
+def survey(arms: tuple[str, ...], spacing_s: float) -> tuple[PlannedCell, ...]:
+    """Every arm once, in order; no baseline and no sentinel, so no speed to be compared."""
+    return _spaced([(name, name, "candidate") for name in arms], spacing_s)
+
+
+def _spaced(order: Sequence[tuple[str, str, Role]], spacing_s: float) -> tuple[PlannedCell, ...]:
     return tuple(
         PlannedCell(index=i, name=name, arm=arm, role=role, wait_s=spacing_s if i else 0.0)
         for i, (name, arm, role) in enumerate(order)
@@ -93,21 +110,15 @@ def _arm(name: str, cell: CellConfig, model: ModelNumbers, cores: int, limit: in
             f"{key}.engine.threads: {flags.threads} on a machine with {cores} cores; "
             f"ggml's threads spin while they wait: use 1 to {cores}"
         )
-    cache = flags.cache_mb
-    if flags.cache_fraction is not None:
-        cache = cache_mib(flags.cache_fraction, model)
+    same = vars(flags).keys() - {"threads", "cache_mb", "cache_fraction"}
     settings = EngineSettings(
         threads=flags.threads or max(1, cores - 1),
         n_ctx=cell.n_ctx,
         n_batch=cell.n_batch,
-        moe_stream=flags.moe_stream,
-        cache_mb=cache,
-        io_threads=flags.io_threads,
-        direct_io=flags.direct_io,
-        dense_weights=flags.dense_weights,
-        expert_used=flags.expert_used,
-        repack=flags.repack,
-        no_eog=flags.no_eog,
+        cache_mb=flags.cache_mb
+        if flags.cache_fraction is None
+        else cache_mib(flags.cache_fraction, model),
+        **{key: getattr(flags, key) for key in same},
     )
     return Arm(
         name=name,

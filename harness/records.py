@@ -1,19 +1,14 @@
 """Plain data that crosses rooms: what a campaign plans, measures and concludes. Touches nothing.
 
-Everything here round-trips through JSON (`to_json`, `from_json`). `None` means *not measured*,
+Everything here round-trips through JSON (`harness.jsonable`). `None` means *not measured*,
 never zero. Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes,
 `_pct` percent, `_c` degrees Celsius.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
-
-T = TypeVar("T")
+from typing import Literal
 
 Role = Literal["baseline", "candidate", "sentinel"]
 CellStatus = Literal["ok", "failed", "refused", "killed"]
@@ -42,10 +37,27 @@ class EngineSettings:
     n_ctx: int
     n_batch: int
     moe_stream: bool = False
-    cache_mb: int | None = None
+    overlap: bool = False
+    cache_mb: int | Literal["auto"] | None = None
+    cache_floor_mb: int | None = None
+    cache_ceil_mb: int | None = None
+    force_cache: bool = False
+    load_all: bool = False
     io_threads: int | None = None
     direct_io: bool | None = None
     dense_weights: str | None = None
+    prefetch: int | None = None
+    predict_prefetch: bool = False
+    predict_spec_max: int | None = None
+    predict_horizon: int | None = None
+    predict_log: bool = False
+    drop_cold_experts: float | None = None
+    drop_renorm: bool = True
+    drop_in_prefill: bool = False
+    route_trace: bool = False
+    io_trace: bool = False
+    compute_trace: str | None = None
+    forced_routes: str | None = None
     expert_used: int | None = None
     repack: bool = False
     no_eog: bool = True
@@ -77,12 +89,15 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """An ordered campaign: `design` names the verdict that reads it."""
+    """An ordered campaign: `design` names the verdict that reads it.
+
+    `baseline`: None where nothing is compared.
+    """
 
     design: str
     arms: dict[str, Arm]
     cells: tuple[PlannedCell, ...]
-    baseline: str
+    baseline: str | None
     candidates: tuple[str, ...]
 
 
@@ -165,14 +180,22 @@ class Probes:
 
 @dataclass(frozen=True)
 class Counters:
-    """What the engine did over the whole run (prefill and decode), independent of speed."""
+    """What the engine did over the whole run (prefill and decode), independent of speed.
+
+    None also where the mechanism was not armed: no speculation, no dropping.
+    """
 
     tokens: int | None = None
-    read_bytes: int | None = None
+    read_bytes: int | None = None  # speculative reads included
     hits: int | None = None
     misses: int | None = None
     evictions: int | None = None
     requests: int | None = None
+    spec_read_bytes: int | None = None
+    spec_experts: int | None = None  # speculative reads that entered the cache
+    spec_useful: int | None = None  # of those, needed later
+    retained: int | None = None  # predicted residents that were moved to most recently used
+    routed: int | None = None  # routed experts that the dropper examined
     dropped: int | None = None
 
 
@@ -185,6 +208,9 @@ class Metrics:
     hit_rate: float | None = None  # hits / requests, decode
     hit_rate_total: float | None = None  # hits / requests, prefill included
     bytes_per_token: float | None = None  # decode read_bytes / tokens
+    spec_bytes_per_token: float | None = None  # of those, read on speculation
+    spec_useful_share: float | None = None  # spec_useful / spec_experts
+    dropped_share: float | None = None  # dropped / routed
     prefill_tok_s: float | None = None
     load_s: float | None = None
     anon_peak_bytes: int | None = None
@@ -219,10 +245,61 @@ class ArmIdentity:
     mode: str | None = None
     cache_mb: int | None = None
     arena_bytes: int | None = None
+    capacity_bytes: int | None = None  # the cache's budget as the engine resolved it
     direct_io: bool | None = None
     dense_weights: str | None = None
     expert_used: int | None = None
     threads: int | None = None
+
+
+@dataclass(frozen=True)
+class PredictorScore:
+    """One predictor against the router, over the whole session: routings met, slots met."""
+
+    routings: int
+    exact: int  # routings of which every expert was named
+    slots: int
+    slots_hit: int
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """Slot overlap by predictor at one layer; None where nothing was scored."""
+
+    layer: int
+    routings: int
+    stale_gate: float | None = None
+    stale_gate_2: float | None = None
+    previous_token: float | None = None
+    control: float | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What `--predict-log` found; `control` is the router's own rows and so shows the method."""
+
+    predictors: dict[str, PredictorScore]
+    unscored_routings: int
+    layers: tuple[LayerScores, ...] = ()
+
+
+@dataclass(frozen=True)
+class PredictorDisarmed:
+    """The engine's watchdog switched its predictor off: the control failed."""
+
+    after_slots: int
+    control: float
+
+
+@dataclass(frozen=True)
+class ForcedRoutes:
+    """The routing was taken from a recorded trace; `exact`: of a model with as many experts."""
+
+    path: str
+    layers: int
+    experts: int
+    top_k: int
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -243,6 +320,9 @@ class CellRecord:
     counters: Counters = field(default_factory=Counters)
     metrics: Metrics = field(default_factory=Metrics)
     identity: ArmIdentity = field(default_factory=ArmIdentity)
+    prediction: Prediction | None = None
+    predictor_disarmed: PredictorDisarmed | None = None
+    forced_routes: ForcedRoutes | None = None
     output_sha256: str | None = None
     wait: Wait | None = None
     started_unix_s: float | None = None
@@ -286,83 +366,3 @@ class CampaignVerdict:
     campaign: str
     drift: Drift
     verdicts: tuple[CandidateVerdict, ...]
-
-
-# --- JSON ----------------------------------------------------------------------------------------
-
-
-def to_json(value: Any) -> Any:
-    """Dataclasses, tuples and dicts to plain JSON types."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(v) for v in value]
-    return value
-
-
-def from_json(cls: type[T], data: Any, where: str = "") -> T:
-    """Plain JSON to the dataclass `cls`; unknown keys are ignored, so old readers read new records.
-
-    Raises ValueError naming the key that is missing or of the wrong type.
-    """
-    return typing.cast(T, _decode(cls, data, where or cls.__name__))
-
-
-def _decode(hint: Any, data: Any, where: str) -> Any:
-    origin = typing.get_origin(hint)
-    args = typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if data is None:
-            return None
-        (inner,) = [a for a in args if a is not type(None)]
-        value = _decode(inner, data, where)
-    elif origin is Literal:
-        if data not in args:
-            raise ValueError(f"{where}: {data!r} is none of {', '.join(map(str, args))}")
-        value = data
-    elif origin is tuple:
-        value = _decode_tuple(args, data, where)
-    elif origin is dict:
-        if not isinstance(data, dict):
-            raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
-        value = {k: _decode(args[1], v, f"{where}.{k}") for k, v in data.items()}
-    elif dataclasses.is_dataclass(hint):
-        value = _decode_dataclass(typing.cast(type, hint), data, where)
-    else:
-        value = _decode_scalar(hint, data, where)
-    return value
-
-
-def _decode_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(data, (list, tuple)):
-        raise ValueError(f"{where}: expected a list, found {type(data).__name__}")
-    if len(args) == 2 and args[1] is Ellipsis:
-        args = (args[0],) * len(data)
-    if len(args) != len(data):
-        raise ValueError(f"{where}: expected {len(args)} items, found {len(data)}")
-    return tuple(
-        _decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, data, strict=True))
-    )
-
-
-def _decode_scalar(hint: Any, data: Any, where: str) -> Any:
-    if hint is float and type(data) is int:
-        return float(data)
-    if type(data) is not hint:
-        raise ValueError(f"{where}: expected {hint.__name__}, found {data!r}")
-    return data
-
-
-def _decode_dataclass(cls: type, data: Any, where: str) -> Any:
-    if not isinstance(data, dict):
-        raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for f in dataclasses.fields(cls):
-        if f.name in data:
-            values[f.name] = _decode(hints[f.name], data[f.name], f"{where}.{f.name}")
-        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{where}.{f.name}: missing")
-    return cls(**values)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DeviceError, HarnessError, UsageError
-from harness.schema import nearest
+from harness.typed import nearest
 
 CONFIG, PLAN, ENVIRONMENT, VERDICT = "config.yaml", "plan.json", "environment.json", "verdict.json"
 DEFAULT_RUNS_DIR = "runs"

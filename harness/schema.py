@@ -1,57 +1,30 @@
 """Typed configuration: what every key may hold. Touches nothing; knows neither Hydra nor YAML.
 
-`from_mapping(Config, data)` turns a plain mapping into the dataclasses below, or raises UsageError
-with one line: the key, what is wrong with it, what to do. Unknown keys, wrong types and numbers out
-of range are refused before anything runs. What a key *means* is said where it is defined, in
-`conf/`; here is what it may be.
+`check_config` turns a plain mapping into the dataclasses below, or raises UsageError with one line:
+the key, what is wrong with it, what to do. Unknown keys, wrong types, numbers out of range and
+settings that cannot act together are refused before anything runs. What a key *means* is said where
+it is defined, in `conf/`; here is what it may be. The engine's flags: `engine_flags`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 import re
-import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from harness.engine_flags import EngineFlags, conflict
 from harness.errors import UsageError
-
-T = TypeVar("T")
+from harness.typed import MISSING, from_mapping, nearest, ranged, say
 
 # a cell's name, and the experiment's, become directory and MLflow run names
 CELL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
-# written in a configuration where the user must give the value
-MISSING = "???"
-# planned by the design itself, so no cell of the user's may be called so
+# planned by the design itself (sentinel_1 and so on within long sessions), so not for users' cells
 SENTINEL = "sentinel"
-
-
-def ranged(
-    low: float | None = None, high: float | None = None, above: float | None = None
-) -> dict[str, float | None]:
-    """Field metadata: the value must lie in [low, high], or be more than `above`."""
-    return {"low": low, "high": high, "above": above}
-
-
-@dataclass(frozen=True)
-class EngineFlags:
-    """`cell.engine`: the engine's flags as asked for; None leaves a flag out."""
-
-    threads: int | None = field(metadata=ranged(1, 1024))
-    moe_stream: bool
-    cache_mb: int | None = field(metadata=ranged(0))
-    cache_fraction: float | None = field(metadata=ranged(0, 1))
-    io_threads: int | None = field(metadata=ranged(1, 16))
-    direct_io: bool | None
-    dense_weights: Literal["mmap", "anon"] | None
-    expert_used: int | None = field(metadata=ranged(1))
-    repack: bool
-    no_eog: bool
+_SENTINELS = re.compile(rf"{SENTINEL}(_\d+)?")
 
 
 @dataclass(frozen=True)
@@ -97,8 +70,8 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class DesignConfig:
-    kind: Literal["four_cell"]
-    baseline: str
+    kind: Literal["four_cell", "survey"]
+    baseline: str | None
     candidates: tuple[str, ...] | None
 
 
@@ -169,7 +142,7 @@ def merge_cells(data: Mapping[str, Any]) -> dict[str, Any]:
         for name, own in cells.items():
             if not isinstance(own, Mapping | None):
                 raise UsageError(
-                    f"cells.{name}: found {_say(own)}; needs settings like those of `cell`, "
+                    f"cells.{name}: found {say(own)}; needs settings like those of `cell`, "
                     "or the name of a file in conf/cell"
                 )
         merged["cells"] = {name: _overlay(shared, own or {}) for name, own in cells.items()}
@@ -192,8 +165,8 @@ def _check_cells(config: Config) -> None:
         key = f"cells.{name}"
         if not CELL_NAME.fullmatch(name):
             raise UsageError(f"{key}: a cell's name needs {_NAME_RULE}")
-        if name == SENTINEL:
-            raise UsageError(f"{key}: the design adds the cell {SENTINEL!r}; choose another name")
+        if _SENTINELS.fullmatch(name):
+            raise UsageError(f"{key}: the design adds the cell {name!r}; choose another name")
         if not cell.prompt:
             raise UsageError(f"{key}.prompt: empty; the engine needs a prompt")
         if not _encodable(cell.prompt):
@@ -220,38 +193,23 @@ def _encodable(text: str) -> bool:
 
 
 def _check_flags(key: str, flags: EngineFlags) -> None:
-    if flags.moe_stream:
-        given = [k for k in ("cache_mb", "cache_fraction") if getattr(flags, k) is not None]
-        if not given:
-            raise UsageError(
-                f"{key}.engine: moe_stream needs a cache size; set one of "
-                f"{key}.engine.cache_mb (MiB) and {key}.engine.cache_fraction (0 to 1)"
-            )
-        if len(given) == 2:
-            raise UsageError(
-                f"{key}.engine: cache_mb={flags.cache_mb} and cache_fraction="
-                f"{flags.cache_fraction} exclude each other; set one of them to null"
-            )
-        if flags.repack:
-            raise UsageError(
-                f"{key}.engine.repack: cannot act with moe_stream; set one of the two to false"
-            )
-        return
-    for name in ("cache_mb", "cache_fraction", "io_threads", "direct_io"):
-        if getattr(flags, name) is not None:
-            raise UsageError(
-                f"{key}.engine.{name}: cannot act without moe_stream; set it to null, "
-                f"or {key}.engine.moe_stream=true"
-            )
-    if flags.dense_weights == "anon":
+    if flags.moe_stream and flags.cache_mb is None and flags.cache_fraction is None:
         raise UsageError(
-            f"{key}.engine.dense_weights: anon cannot act without moe_stream; use null or mmap"
+            f"{key}.engine: moe_stream needs a cache size; set one of {key}.engine.cache_mb (MiB) "
+            f"and {key}.engine.cache_fraction (0 to 1)"
         )
+    found = conflict(vars(flags))
+    if found is not None:
+        raise UsageError(f"{key}.engine.{found.name}: {found.words}")
 
 
 def _check_design(config: Config) -> None:
     design, cells = config.design, config.cells
-    if design.baseline not in cells:
+    if design.kind == "survey" and design.baseline is not None:
+        raise UsageError("design.baseline: a survey compares nothing; set it to null")
+    if design.kind == "four_cell" and design.baseline is None:
+        raise UsageError("design.baseline: null; name the cell that the others are compared with")
+    if design.baseline is not None and design.baseline not in cells:
         raise UsageError(
             f"design.baseline: no cell is called {design.baseline!r}"
             f"{nearest(design.baseline, cells)}"
@@ -280,118 +238,6 @@ def candidates_of(config: Config) -> tuple[str, ...]:
     if named is not None:
         return named
     return tuple(name for name in config.cells if name != config.design.baseline)
-
-
-def nearest(word: str, known: Iterable[str], label: str = "known") -> str:
-    """`; did you mean 'a' or 'b'?`, or `; known: a, b, c` when nothing is near."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    if close:
-        return "; did you mean " + " or ".join(repr(c) for c in close) + "?"
-    return f"; {label}: {', '.join(names)}" if names else ""
-
-
-# --- plain mapping to dataclass ------------------------------------------------------------------
-
-
-def from_mapping(cls: type[T], data: Any, key: str = "") -> T:
-    """Plain mapping to the dataclass `cls`, strictly: every key known, present and of its type."""
-    return typing.cast(T, _dataclass(cls, data, key))
-
-
-def _dataclass(cls: type, data: Any, key: str) -> Any:
-    if not isinstance(data, Mapping):
-        raise UsageError(f"{key}: found {_say(data)}; needs keys and values")
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    dot = f"{key}." if key else ""
-    for name in data:
-        if name not in fields:
-            raise UsageError(f"{dot}{name}: unknown key{nearest(str(name), fields, 'keys here')}")
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for name, f in fields.items():
-        if name not in data or data[name] == MISSING:
-            raise UsageError(f"{dot}{name}: needs a value; add {dot}{name}=VALUE")
-        values[name] = _value(hints[name], data[name], dot + name)
-        _in_range(values[name], f.metadata, dot + name)
-    return cls(**values)
-
-
-def _value(hint: Any, data: Any, key: str) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        (hint,) = [a for a in args if a is not type(None)]
-        return None if data is None else _value(hint, data, key)
-    if dataclasses.is_dataclass(hint):
-        return _dataclass(typing.cast(type, hint), data, key)
-    if origin is dict:
-        return _mapping(args[1], data, key)
-    if origin is tuple:
-        if not isinstance(data, list | tuple):
-            raise UsageError(f"{key}: found {_say(data)}; needs a list, [a,b]")
-        return tuple(_value(args[0], v, f"{key}[{i}]") for i, v in enumerate(data))
-    return _scalar(hint, data, key)
-
-
-def _mapping(inner: Any, data: Any, key: str) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise UsageError(f"{key}: found {_say(data)}; needs keys and values")
-    if inner is Any:
-        return {str(k): v for k, v in data.items()}
-    return {str(k): _value(inner, v, f"{key}.{k}") for k, v in data.items()}
-
-
-def _scalar(hint: Any, data: Any, key: str) -> Any:
-    if typing.get_origin(hint) is Literal:
-        args = typing.get_args(hint)
-        if data not in args:
-            raise UsageError(f"{key}: found {_say(data)}; needs one of {', '.join(map(str, args))}")
-        return data
-    if type(data) is int and abs(data) >= 2**63:
-        raise UsageError(f"{key}: a number of {len(str(abs(data)))} digits is out of range")
-    if hint is float and type(data) is int:
-        return float(data)
-    if type(data) is not hint:
-        raise UsageError(f"{key}: found {_say(data)}; needs {_NEEDS[hint]}")
-    return data
-
-
-_NEEDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def _in_range(value: Any, limits: Mapping[str, float | None], key: str) -> None:
-    if not limits or value is None:
-        return
-    low, high, above = limits["low"], limits["high"], limits["above"]
-    bounds = []
-    if above is not None:
-        bounds.append(f"more than {above:g}")
-    if low is not None:
-        bounds.append(f"{low:g} or more")
-    if high is not None:
-        bounds.append(f"at most {high:g}")
-    bad = (
-        not math.isfinite(value)
-        or (low is not None and value < low)
-        or (high is not None and value > high)
-        or (above is not None and value <= above)
-    )
-    if bad:
-        raise UsageError(f"{key}: {value:g} is out of range; needs {' and '.join(bounds)}")
-
-
-def _say(value: Any) -> str:
-    """A value as the user would write it, cut to fit a line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "keys and values"
-    if isinstance(value, list | tuple):
-        return "a list"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def known_keys(cls: type = Config, prefix: str = "") -> list[str]:

@@ -27,10 +27,12 @@ from harness.device.launcher import (
     launcher_argv,
 )
 from harness.engines import native
+from harness.engines.native_argv import engine_argv
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.journal import Journal, finished_cells, write_atomically
-from harness.records import Arm, CellRecord, Plan, PlannedCell, Wait, to_json
+from harness.jsonable import to_json
+from harness.records import Arm, CellRecord, Plan, PlannedCell, Wait
 from harness.targets.local import LocalTarget, Running
 
 PROMPT = "prompt.txt"
@@ -330,9 +332,7 @@ class _Session:
             )
 
     def _engine_argv(self, arm: Arm, work_dir: Path) -> list[str]:
-        return native.engine_argv(
-            self.build.engine, self.model.path, work_dir / PROMPT, arm, work_dir
-        )
+        return engine_argv(self.build.engine, self.model.path, work_dir / PROMPT, arm, work_dir)
 
     def _launch(self, cell: PlannedCell, arm: Arm, argv: list[str], work_dir: Path) -> int:
         """Run the launcher to its end; its exit code. Never leaves it running."""

@@ -7,6 +7,7 @@ later.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -17,11 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from harness.errors import HarnessError
-from harness.tracking_data import CampaignData, RunData, read_campaign, without_credentials
+from harness.tracking_data import CampaignData, RunData, read_campaign
+from harness.tracking_text import without_credentials
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
+
+    from harness.analysis.tables import Data
 
 T = TypeVar("T")
 
@@ -244,7 +248,22 @@ def _update_parent(client: MlflowClient, parent: Run, data: CampaignData) -> Non
         client.log_artifact(run_id, str(file))
     if data.config_yaml is not None:
         client.log_text(run_id, data.config_yaml, "config.yaml")
+    _log_tables(client, parent, data.tables)
     client.set_terminated(run_id, new.status, end_time=new.end_ms or None)
+
+
+def _log_tables(client: MlflowClient, run: Run, tables: dict[str, Data]) -> None:
+    """MLflow appends to a table that is there already, so such a one is written over instead."""
+    run_id = str(run.info.run_id)
+    there = {str(a.path) for a in client.list_artifacts(run_id)}
+    for name, data in tables.items():
+        keys = [column.key for column in data.columns]
+        if name in there:
+            content = {"columns": keys, "data": data.rows}
+            client.log_text(run_id, json.dumps(content), name)
+        else:
+            columns = {key: [row[i] for row in data.rows] for i, key in enumerate(keys)}
+            client.log_table(run_id, columns, name)
 
 
 def _log_params(client: MlflowClient, run_id: str, params: dict[str, str]) -> None:

@@ -13,19 +13,20 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
 
 from harness import rundir
+from harness.analysis import tables
 from harness.configure import load_yaml, to_yaml
 from harness.engines.native import TOKENS, Row, read_tokens
 from harness.errors import DeviceError
 from harness.journal import RECORD, read_journal
-from harness.records import Arm, CampaignVerdict, CellRecord, CellStatus, Plan, from_json, to_json
+from harness.jsonable import from_json, to_json
+from harness.records import Arm, CampaignVerdict, CellRecord, CellStatus, Plan
+from harness.tracking_text import TAG_CHARS, cut, flatten, name_for_store, without_secrets
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -37,6 +38,9 @@ _RUNNING: dict[str, tuple[str | None, str | None, float]] = {
     "tok_s": (None, "wall_ms", 1e3),
     "hit_rate": ("hits", "requests", 1.0),
     "bytes_per_token": ("read_bytes", None, 1.0),
+    "spec_bytes_per_token": ("spec_read_bytes", None, 1.0),
+    "spec_useful_share": ("spec_useful", "spec_experts", 1.0),
+    "dropped_share": ("dropped", "routed", 1.0),
     "majflt_per_token": ("majflt", None, 1.0),
     "stall_ms_per_token": ("stall_ms", None, 1.0),
     "invol_ctx_per_token": ("invol_ctx", None, 1.0),
@@ -49,17 +53,6 @@ _CELL_STATUS: dict[CellStatus, RunStatus] = {
     "refused": "FAILED",
     "killed": "KILLED",
 }
-
-_SECRET = re.compile(
-    r"(^|_)(password|passwd|passphrase|token|secret|credentials?|api_?key|private_key|key_file)$",
-    re.IGNORECASE,
-)
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_./ -]")
-# part of a value, so that what was cut cannot be mistaken for the whole
-_CUT = " ... (cut, sha256 {})"
-PARAM_CHARS = 6000
-NAME_CHARS = 250
-TAG_CHARS = 5000
 
 
 @dataclass(frozen=True)
@@ -89,12 +82,16 @@ class RunData:
 
 @dataclass(frozen=True)
 class CampaignData:
-    """The parent run, and one run a cell in their order. `config_yaml` is without secrets."""
+    """The parent run, and one run a cell in their order. `config_yaml` is without secrets.
+
+    `tables`: of the whole campaign, by the name of their file in the store.
+    """
 
     campaign: str
     parent: RunData
     cells: tuple[RunData, ...]
     config_yaml: str | None
+    tables: dict[str, tables.Data]
 
 
 @dataclass(frozen=True)
@@ -120,13 +117,30 @@ def read_campaign(directory: Path) -> CampaignData:
         _cell_run(stored, record, cell_dir)
         for record, cell_dir in zip(stored.records, stored.cell_dirs, strict=True)
     )
-    config = _without_secrets(stored.config)
+    config = without_secrets(stored.config)
     return CampaignData(
         campaign=directory.name,
         parent=_parent_run(stored, cells),
         cells=cells,
         config_yaml=to_yaml(config) if config else None,
+        tables=campaign_tables(stored.records),
     )
+
+
+def campaign_tables(records: Sequence[CellRecord]) -> dict[str, tables.Data]:
+    """The result of every cell, and what predictors scored in the cells that asked for it."""
+    found = {"results.json": tables.results(records)} if records else {}
+    for name, of in (
+        ("predictors.json", tables.predictors),
+        ("predictors_by_layer.json", tables.predictors_by_layer),
+    ):
+        scored = [(r.cell, of(r.prediction)) for r in records if r.prediction is not None]
+        if scored:
+            found[name] = tables.Data(
+                (tables.Column("cell", "cell"), *scored[0][1].columns),
+                tuple((cell, *row) for cell, data in scored for row in data.rows),
+            )
+    return found
 
 
 def _read(directory: Path) -> _Stored:
@@ -167,9 +181,9 @@ def _dataclass(cls: type[Any], path: Path) -> Any:
 
 
 def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
-    params = flatten(_without_secrets(stored.config))
+    params = flatten(without_secrets(stored.config))
     environment = {k: v for k, v in stored.environment.items() if k != "packages"}
-    params |= flatten(_without_secrets(environment), "env.")
+    params |= flatten(without_secrets(environment), "env.")
     tags = {"harness.campaign": stored.directory.name, "harness.kind": "campaign"}
     points: list[Point] = []
     start_ms = min((c.start_ms for c in cells), default=0)
@@ -291,7 +305,7 @@ def _cell_params(stored: _Stored, record: CellRecord) -> dict[str, str]:
     arm = stored.plan.arms.get(record.arm) if stored.plan is not None else None
     if arm is not None:
         params |= _arm_params(arm)
-    return flatten(_without_secrets(params))
+    return flatten(without_secrets(params))
 
 
 def _arm_params(arm: Arm) -> dict[str, Any]:
@@ -342,6 +356,12 @@ def _series(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[float | None]]]
 def _summaries(record: CellRecord) -> Iterator[tuple[str, float]]:
     numbers: dict[str, Any] = dict(to_json(record.metrics))
     numbers |= {f"work/{k}": v for k, v in to_json(record.counters).items()}
+    if record.prediction is not None:
+        for name, score in record.prediction.predictors.items():
+            if score.slots:
+                numbers[f"predictor/{name}_slot_overlap"] = score.slots_hit / score.slots
+            if score.routings:
+                numbers[f"predictor/{name}_whole_routings"] = score.exact / score.routings
     for when in ("before", "after"):
         probe = getattr(record.probe, when)
         if probe is not None:
@@ -360,58 +380,3 @@ def _column(rows: Sequence[Row], name: str) -> list[float]:
     """The column when every row has it, else nothing."""
     values = [v for row in rows if (v := row.get(name)) is not None]
     return values if len(values) == len(rows) else []
-
-
-# --- parameters ----------------------------------------------------------------------------------
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings to `a.b.c: text`, in names and lengths that the store takes, without None."""
-    flat: dict[str, str] = {}
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{name}.")
-        elif value is not None:
-            text = value if isinstance(value, str) else json.dumps(value)
-            flat[name_for_store(name)] = cut(text, PARAM_CHARS)
-    return flat
-
-
-def _without_secrets(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy without keys that name secrets, and with user names and passwords out of URLs."""
-    clean: dict[str, Any] = {}
-    for key, value in data.items():
-        if _SECRET.search(str(key)):
-            continue
-        if isinstance(value, Mapping):
-            clean[str(key)] = _without_secrets(value)
-        elif isinstance(value, str):
-            clean[str(key)] = without_credentials(value)
-        else:
-            clean[str(key)] = value
-    return clean
-
-
-def without_credentials(text: str) -> str:
-    """A URL without its user and password; any other text as it is."""
-    if "://" not in text or "@" not in text:
-        return text
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return text
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def name_for_store(name: str) -> str:
-    """`name` with what the store refuses replaced by `_`, and no longer than it takes."""
-    return cut(_NOT_IN_A_NAME.sub("_", name), NAME_CHARS, " {:.12}")
-
-
-def cut(text: str, most: int, mark: str = _CUT) -> str:
-    """`text`, or its beginning and the hash of the whole when it is longer than `most`."""
-    if len(text) <= most:
-        return text
-    end = mark.format(hashlib.sha256(text.encode()).hexdigest())
-    return text[: most - len(end)] + end

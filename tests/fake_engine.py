@@ -19,18 +19,37 @@ import sys
 import time
 
 COUNTERS = {"read_bytes": 4096, "requests": 8, "hits": 6, "misses": 2, "evictions": 1}
+AHEAD = {"spec_read_bytes": 1024, "spec_experts": 4, "spec_useful": 3, "retained": 2}
+DROPS = {"routed": 8, "dropped": 1}
 FAULTS = {"majflt": 1, "minflt": 10, "cpu_ms": 1.5, "invol_ctx": 0}
 
 
+NUMBERS = (
+    *("-n", "-c", "-b", "-t", "--seed", "--io-threads", "--expert-used"),
+    *("--cache-floor-mb", "--cache-ceil-mb", "--prefetch", "--predict-spec-max"),
+    "--predict-horizon",
+)
+TEXTS = (
+    *("--temp", "--dense-weights", "--csv", "--telemetry", "--cache-mb"),
+    *("--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--forced-routes"),
+)
+SWITCHES = (
+    *("--moe-stream", "--no-odirect", "--repack", "--no-eog", "--plan-memory", "--overlap"),
+    *("--force-cache", "--load-all", "--predict-prefetch", "--predict-log", "--drop-no-renorm"),
+    "--drop-in-prefill",
+)
+
+
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("-m", required=True)
     parser.add_argument("-f", required=True)
-    for flag in ("-n", "-c", "-b", "-t", "--seed", "--cache-mb", "--io-threads", "--expert-used"):
+    for flag in NUMBERS:
         parser.add_argument(flag, type=int)
-    for flag in ("--temp", "--dense-weights", "--csv", "--telemetry"):
+    for flag in TEXTS:
         parser.add_argument(flag)
-    for flag in ("--moe-stream", "--no-odirect", "--repack", "--no-eog", "--plan-memory"):
+    parser.add_argument("--drop-cold-experts", type=float)
+    for flag in SWITCHES:
         parser.add_argument(flag, action="store_true")
     return parser.parse_args()
 
@@ -70,6 +89,8 @@ def decode(args, asked, telemetry, rows) -> None:
         print(json.dumps({"type": kind, **entry}), file=telemetry, flush=True)
 
     stream = args.moe_stream
+    auto = args.cache_mb == "auto"
+    cache_mb = 64 if auto else int(args.cache_mb or 0)
     config = {
         "n_predict": args.n,
         "n_ctx": args.c,
@@ -77,7 +98,21 @@ def decode(args, asked, telemetry, rows) -> None:
         "threads": args.t,
         "temp": 0,
         "seed": args.seed,
-        "cache_mb": (args.cache_mb or 0) if stream else None,
+        "cache_mb": cache_mb if stream and not auto else None,
+        "cache_auto": auto,
+        "cache_floor_mb": args.cache_floor_mb,
+        "cache_ceil_mb": args.cache_ceil_mb,
+        "overlap": args.overlap,
+        "force_cache": args.force_cache,
+        "load_all": args.load_all,
+        "prefetch": args.prefetch,
+        "predict_prefetch": args.predict_prefetch,
+        "predict_spec_max": args.predict_spec_max,
+        "predict_horizon": args.predict_horizon,
+        "predict_log": args.predict_log,
+        "drop_cold_experts": args.drop_cold_experts,
+        "drop_renorm": not args.drop_no_renorm,
+        "drop_in_prefill": args.drop_in_prefill,
         "io_threads": (args.io_threads or 4) if stream else None,
         "direct_io_requested": not args.no_odirect if stream else None,
         "dense_weights": args.dense_weights or "mmap",
@@ -91,14 +126,19 @@ def decode(args, asked, telemetry, rows) -> None:
         "mode": "stream" if stream else "plain",
         "config": config,
         "direct_io": {"effective": not args.no_odirect if stream else None, "reason": None},
-        "arena": {"bytes": (args.cache_mb or 0) << 20} if stream else None,
+        "arena": {"bytes": cache_mb << 20, "capacity_bytes": cache_mb << 20} if stream else None,
+        "forced_routes": forced_routes(args),
         "load_s": 0.01,
         "pid": os.getpid(),
     }
     start["config"].update(asked.get("start", {}).pop("config", {}))
     say("start", start | asked.get("start", {}))
-    print("token,wall_ms,io_ms,stall_ms," + ",".join([*COUNTERS, *FAULTS]), file=rows, flush=True)
-    counters = COUNTERS if stream else dict.fromkeys(COUNTERS, None)
+    counters = {
+        **(COUNTERS if stream else dict.fromkeys(COUNTERS)),
+        **(AHEAD if args.prefetch or args.predict_prefetch else dict.fromkeys(AHEAD)),
+        **(DROPS if args.drop_cold_experts is not None else dict.fromkeys(DROPS)),
+    }
+    print("token,wall_ms,io_ms,stall_ms," + ",".join([*counters, *FAULTS]), file=rows, flush=True)
     timing = {"io_ms": 0.5, "stall_ms": 0.25} if stream else {"io_ms": None, "stall_ms": None}
     for token in range(args.n):
         if token == asked.get("die_after"):
@@ -122,10 +162,32 @@ def decode(args, asked, telemetry, rows) -> None:
         "decode": times(args.n),
         "prefill": times(1),
         "total": times(args.n + 1),
+        "prediction": prediction() if args.predict_log else None,
+        "predictor_disarmed": None,
         "ids_sha256": hashlib.sha256(b"".join(b"%d\n" % t for t in range(args.n))).hexdigest(),
     }
     say("summary", summary | asked.get("summary", {}))
     print("fake text", end="")
+
+
+def forced_routes(args):
+    if args.forced_routes is None:
+        return None
+    return {"path": args.forced_routes, "layers": 48, "experts": 128, "top_k": 8, "exact": False}
+
+
+def prediction() -> dict:
+    """Layer 1 has nothing two layers before it."""
+    names = ("stale_gate", "stale_gate_2", "previous_token", "control")
+    hit = {"stale_gate": 30, "stale_gate_2": 10, "previous_token": 12, "control": 40}
+    score = {
+        n: {"routings": 10, "exact": h // 10, "slots": 40, "slots_hit": h} for n, h in hit.items()
+    }
+    layers = [
+        {"layer": 1, "routings": 5, **{n: hit[n] / 40 for n in names}, "stale_gate_2": None},
+        {"layer": 2, "routings": 5, **{n: hit[n] / 40 for n in names}},
+    ]
+    return {"predictors": score, "unscored_routings": 3, "layers": layers}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.records import CellRecord
 
+_CACHE_SIZE = ("--cache-mb", "--moe-stream", "--cache-floor-mb", "--cache-ceil-mb")
 # Identity fields and the flags that may move them on purpose. No flag: never on purpose, because a
 # comparison of settings holds the model and the build fixed.
 _ASKED_BY: dict[str, tuple[str, ...]] = {
@@ -20,13 +21,20 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
     "engine_build_id": (),
     "mode": ("--moe-stream",),
     "cache_mb": ("--cache-mb", "--moe-stream"),
+    "capacity_bytes": _CACHE_SIZE,
+    # beside the cache: room for the experts of one batch, and for what is read ahead
     "arena_bytes": (
-        "--cache-mb",
-        "--moe-stream",
+        *_CACHE_SIZE,
         "--expert-used",
         "--n-expert-used",
         "-b",
         "--batch-size",
+        "--overlap",
+        "--load-all",
+        "--prefetch",
+        "--predict-prefetch",
+        "--predict-spec-max",
+        "--predict-horizon",
     ),
     "direct_io": ("--no-odirect", "--moe-stream"),
     "dense_weights": ("--dense-weights", "--moe-stream"),
@@ -57,25 +65,41 @@ class Comparison:
 def compare_work(a: CellRecord, b: CellRecord, read_bytes_tolerance_pct: float) -> Comparison:
     """Work counters and generated text of two cells of one arm.
 
-    Counts must be equal; bytes read may differ by `read_bytes_tolerance_pct` percent.
+    Counts must be equal; bytes read may differ by `read_bytes_tolerance_pct` percent. Of an arm
+    that reads ahead only what does not depend on timing is compared.
     """
     differing: list[str] = []
     one_sided: list[str] = []
-    for field in dataclasses.fields(a.counters):
-        x, y = getattr(a.counters, field.name), getattr(b.counters, field.name)
-        tolerance = read_bytes_tolerance_pct / 100 if field.name == "read_bytes" else 0.0
+    timed = reads_ahead(a)
+    names = ["tokens"] if timed else [f.name for f in dataclasses.fields(a.counters)]
+    for name in names:
+        x, y = getattr(a.counters, name), getattr(b.counters, name)
+        tolerance = read_bytes_tolerance_pct / 100 if name == "read_bytes" else 0.0
         if x is None and y is None:
             continue
         if x is None or y is None:
-            one_sided.append(_only_in(field.name, a if y is None else b))
+            one_sided.append(_only_in(name, a if y is None else b))
         elif abs(x - y) > tolerance * max(abs(x), abs(y)):
-            differing.append(f"{field.name} {x} in {a.cell}, {y} in {b.cell}")
+            differing.append(f"{name} {x} in {a.cell}, {y} in {b.cell}")
+    if timed and drops(a):
+        return Comparison(tuple(differing), tuple(one_sided))
     x_text, y_text = a.output_sha256, b.output_sha256
     if (x_text is None) != (y_text is None):
         one_sided.append(_only_in("the generated text's hash", a if y_text is None else b))
     elif x_text != y_text:
         differing.append(f"the generated text differs between {a.cell} and {b.cell}")
     return Comparison(tuple(differing), tuple(one_sided))
+
+
+def reads_ahead(record: CellRecord) -> bool:
+    """What is resident when an expert is needed depends on how fast reads were: hits, bytes."""
+    ahead = flag_value(record.argv, "--prefetch") not in (None, "0")
+    return ahead or flag_value(record.argv, "--predict-prefetch") is not None
+
+
+def drops(record: CellRecord) -> bool:
+    """The text depends on what is resident."""
+    return flag_value(record.argv, "--drop-cold-experts") is not None
 
 
 def work_is_known(record: CellRecord) -> bool:
@@ -112,6 +136,39 @@ def unasked_differences(candidate: CellRecord, baseline: CellRecord) -> Comparis
             _compare_field(name, candidate, baseline, differing, one_sided)
     _compare_target(candidate, baseline, differing)
     return Comparison(tuple(differing), tuple(one_sided))
+
+
+def work_in_words(candidate: CellRecord, baseline: CellRecord) -> tuple[str, ...]:
+    """How the work and the text of two arms differ: their settings make them, so it is no fault.
+
+    Speed is never to be judged by these alone; they say how it came about.
+    """
+    found: list[str] = []
+    c, b = candidate.metrics, baseline.metrics
+    measures = (
+        (c.hit_rate, b.hit_rate, 100.0, "% of requests hit"),
+        (c.bytes_per_token, b.bytes_per_token, 2.0**-20, "MiB/token read"),
+        (c.spec_bytes_per_token, b.spec_bytes_per_token, 2.0**-20, "MiB/token of it ahead"),
+        (c.spec_useful_share, b.spec_useful_share, 100.0, "% of the experts read ahead useful"),
+        (c.dropped_share, b.dropped_share, 100.0, "% of routed experts dropped"),
+    )
+    for x, y, factor, words in measures:
+        if x is not None and x != y:
+            against = "" if y is None else f" (baseline {y * factor:.2f})"
+            found.append(f"{x * factor:.2f} {words}{against}")
+    notes = [f"what {candidate.cell} did: {', '.join(found)}"] if found else []
+    texts = {candidate.output_sha256, baseline.output_sha256}
+    if None not in texts and len(texts) > 1:
+        notes.append("the candidate generated another text than the baseline")
+        if drops(candidate) or drops(baseline):
+            notes[-1] += ": under dropping it depends on which experts are resident"
+    off = candidate.predictor_disarmed
+    if off is not None:
+        notes.append(
+            f"the engine switched the predictor of {candidate.cell} off after {off.after_slots} "
+            f"slots (its control read {off.control:.1%}): the rest ran without prediction"
+        )
+    return tuple(notes)
 
 
 def flag_value(argv: tuple[str, ...], flag: str) -> str | None:

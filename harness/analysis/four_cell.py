@@ -1,5 +1,7 @@
 """The verdict of the four-cell session: baseline, candidates, baseline again (the sentinel). Pure.
 
+Longer sessions of the same kind have a sentinel after every second candidate.
+
 One pair per candidate cannot give a final verdict, so the outcome is at most provisional. What it
 can do is to say how far the device drifted, and refuse to read a pair whose device state differed.
 """
@@ -14,7 +16,9 @@ from dataclasses import dataclass
 from harness.analysis.counters import (
     compare_identity,
     compare_work,
+    reads_ahead,
     unasked_differences,
+    work_in_words,
     work_is_known,
 )
 from harness.analysis.device_state import (
@@ -115,28 +119,41 @@ def four_cell_verdict(
 
 
 def _drift(cells: Sequence[CellRecord], settings: FourCellSettings) -> Drift:
-    """Closing over opening baseline, which did equal work or cannot be compared."""
+    """Repeated over opening baseline, which did equal work or cannot be compared.
+
+    Of several sentinels the one whose speed is furthest off decides.
+    """
     opening = next((c for c in cells if c.role == "baseline"), None)
-    closing = next((c for c in reversed(cells) if c.role == "sentinel"), None)
-    if opening is None or closing is None:
+    sentinels = [c for c in cells if c.role == "sentinel"]
+    if opening is None or not sentinels:
         absent = "opening baseline" if opening is None else "sentinel"
         return Drift("unknown", None, (f"there is no {absent} cell",))
+    closing = sentinels[-1]
     unusable = [p for c in (opening, closing) for p in _not_usable(c)]
     if unusable:
         return Drift("unknown", None, tuple(unusable))
-    unlike = _not_the_same_work(opening, closing, settings)
+    repeats = [c for c in sentinels if not _not_usable(c)]
+    unlike = [p for c in repeats for p in _not_the_same_work(opening, c, settings)]
     if unlike:
-        return Drift("not_comparable", None, unlike)
+        return Drift("not_comparable", None, tuple(unlike))
 
-    change_pct = (_speed(closing) / _speed(opening) - 1) * 100
+    changes_pct = [(_speed(c) / _speed(opening) - 1) * 100 for c in repeats]
+    change_pct = max(changes_pct, key=abs)
     reasons = [
-        f"{closing.cell} {_speed(closing):.2f} tok/s against {opening.cell} "
-        f"{_speed(opening):.2f} tok/s: {change_pct:+.1f} %"
+        f"{c.cell} {_speed(c):.2f} tok/s against {opening.cell} {_speed(opening):.2f} tok/s: "
+        f"{pct:+.1f} %"
+        for c, pct in zip(repeats, changes_pct, strict=True)
     ]
-    if work_is_known(opening):
-        reasons.append("both did the same work (counters and text agree)")
-    else:
+    all_of_them = "both" if len(repeats) == 1 else "all"
+    if not work_is_known(opening):
         reasons.append("work counters were not recorded: equal work is taken from the equal arm")
+    elif reads_ahead(opening):
+        reasons.append(
+            f"{all_of_them} made the same number of tokens; what an arm that reads ahead reads "
+            "depends on timing, so its other counters are not compared"
+        )
+    else:
+        reasons.append(f"{all_of_them} did the same work (counters and text agree)")
     span = [c for c in cells if opening.index <= c.index <= closing.index]
     falls = cap_falls(states_in_order(span))
     if falls:
@@ -177,7 +194,7 @@ def _candidate(arm: str, own: Sequence[CellRecord], session: _Session) -> Candid
         reasons += [r for p in pairs for r in p.confounded]
     if session.drift.verdict == "not_comparable" and not all(_not_usable(c) for c in own):
         outcome = "contaminated"
-        reasons += ["the two baseline cells did not do the same work", *session.drift.reasons]
+        reasons += ["the baseline cells did not do the same work", *session.drift.reasons]
     if session.drift.verdict == "unknown":
         reasons.append("the drift is unknown, so no difference can be told from it")
         reasons += session.drift.reasons
@@ -255,8 +272,7 @@ def _read(best: _Pair, pairs: Sequence[_Pair], session: _Session) -> CandidateVe
         )
     reasons += [f"not read {problem}" for p in pairs if not p.readable for problem in p.problems]
     reasons += _sensor_notes(session.sensor)
-    if None not in (texts := {c.output_sha256, b.output_sha256}) and len(texts) > 1:
-        reasons.append("the candidate generated another text than the baseline")
+    reasons += work_in_words(c, b)
     if not work_is_known(c):
         reasons.append("token counts were not recorded: an equal task is assumed")
     typical_pct, note = _typical(session.walls.get(c.index), session.walls.get(b.index), settings)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import DeviceError
-from harness.records import DeviceState, Probes, from_json
+from harness.jsonable import from_json
+from harness.records import DeviceState, Probes
 
 RESULT = "result.json"
 LOG = "launcher.txt"  # what the launcher itself has to say

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines import native
+from harness.engines.native_argv import plan_memory_argv
 from harness.errors import DeviceError, UsageError
 from harness.records import Arm
 
@@ -41,7 +42,7 @@ def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="moe-harness-") as scratch:
         prompt = Path(scratch) / "prompt.txt"
         prompt.write_bytes(arm.prompt.encode())
-        argv = native.plan_memory_argv(engine, model, prompt, arm)
+        argv = plan_memory_argv(engine, model, prompt, arm)
         try:
             done = subprocess.run(
                 argv,

@@ -1,4 +1,4 @@
-"""moe-engine: its command line, and what its telemetry and per-token CSV mean (docs/engine.md).
+"""What moe-engine's telemetry and per-token CSV mean (docs/engine.md).
 
 Reads the files it is named, writes none. Readers are tolerant: a run may have ended anywhere, newer
 engines may say more. What the engine did not say is None, never 0.
@@ -6,16 +6,24 @@ engines may say more. What the engine did not say is None, never 0.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from harness.errors import UsageError
-from harness.records import Arm, ArmIdentity, Counters, EngineSettings, Metrics
+from harness.jsonable import from_json
+from harness.records import (
+    Arm,
+    ArmIdentity,
+    Counters,
+    ForcedRoutes,
+    Metrics,
+    Prediction,
+    PredictorDisarmed,
+)
 
 TELEMETRY = "telemetry.jsonl"
 TOKENS = "tokens.csv"
@@ -26,6 +34,7 @@ _ERROR = "moe-engine: error: "
 RATE_TOLERANCE = 1e-3
 
 Row = Mapping[str, float | None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,64 +52,11 @@ class Outcome:
     counters: Counters = field(default_factory=Counters)
     metrics: Metrics = field(default_factory=Metrics)
     identity: ArmIdentity = field(default_factory=ArmIdentity)
+    prediction: Prediction | None = None
+    predictor_disarmed: PredictorDisarmed | None = None
+    forced_routes: ForcedRoutes | None = None
     output_sha256: str | None = None
     problems: tuple[str, ...] = ()
-
-
-# --- command line --------------------------------------------------------------------------------
-
-
-def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir: Path) -> list[str]:
-    """The engine's command line for one cell; every setting that is not None is spelt out.
-
-    Raises UsageError for settings that cannot act together.
-    """
-    argv = _common_argv(engine, model, prompt_file, arm)
-    if arm.engine.no_eog:
-        argv += ["--no-eog"]
-    return [*argv, "--csv", str(out_dir / TOKENS), "--telemetry", str(out_dir / TELEMETRY)]
-
-
-def plan_memory_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
-    """Asks for the memory plan of the same cell; nothing is decoded, so nothing of that is said."""
-    return [*_common_argv(engine, model, prompt_file, arm), "--plan-memory"]
-
-
-def _common_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
-    s = arm.engine
-    _refuse_what_cannot_act(arm.name, s)
-    argv = [str(engine), "-m", str(model), "-f", str(prompt_file), "-n", str(arm.n_predict)]
-    argv += ["-c", str(s.n_ctx), "-b", str(s.n_batch), "-t", str(s.threads)]
-    argv += ["--temp", "0", "--seed", str(arm.seed)]
-    if s.moe_stream:
-        argv += ["--moe-stream"]
-    for flag, value in (
-        ("--cache-mb", s.cache_mb),
-        ("--io-threads", s.io_threads),
-        ("--dense-weights", s.dense_weights),
-        ("--expert-used", s.expert_used),
-    ):
-        if value is not None:
-            argv += [flag, str(value)]
-    if s.direct_io is False:
-        argv += ["--no-odirect"]
-    if s.repack:
-        argv += ["--repack"]
-    return argv
-
-
-def _refuse_what_cannot_act(arm: str, s: EngineSettings) -> None:
-    if s.moe_stream:
-        if s.repack:
-            raise UsageError(f"arm {arm}: repack cannot act together with engine.moe_stream=true")
-        return
-    asked = [
-        name for name in ("cache_mb", "io_threads", "direct_io") if getattr(s, name) is not None
-    ]
-    if s.dense_weights == "anon":
-        asked.append("dense_weights=anon")
-    if asked:
-        raise UsageError(f"arm {arm}: {', '.join(asked)} cannot act without engine.moe_stream=true")
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -163,25 +119,39 @@ def _number(text: str) -> float | None:
 
 def understand(arm: Arm, telemetry: Telemetry, rows: Sequence[Row]) -> Outcome:
     """Counters, metrics and identity of a run, and whether it is the run that `arm` asked for."""
+    start, summary = telemetry.start, telemetry.summary
+    problems = _problems(arm, telemetry, rows)
     return Outcome(
         counters=_counters(telemetry, rows),
         metrics=_metrics(telemetry, rows),
-        identity=_identity(telemetry.start or {}),
-        output_sha256=_text(telemetry.summary, "ids_sha256"),
-        problems=tuple(_problems(arm, telemetry, rows)),
+        identity=_identity(start or {}),
+        prediction=_said(Prediction, summary, "prediction", problems),
+        predictor_disarmed=_said(PredictorDisarmed, summary, "predictor_disarmed", problems),
+        forced_routes=_said(ForcedRoutes, start, "forced_routes", problems),
+        output_sha256=_text(summary, "ids_sha256"),
+        problems=tuple(problems),
     )
+
+
+def _said(cls: type[T], data: Any, key: str, problems: list[str]) -> T | None:
+    """An object that the engine gives only where it has something to say."""
+    value = _get(data, key)
+    if value is None:
+        return None
+    try:
+        return from_json(cls, value, key)
+    except ValueError as e:
+        problems.append(f"the engine's telemetry cannot be read: {e}")
+        return None
 
 
 def _counters(telemetry: Telemetry, rows: Sequence[Row]) -> Counters:
     total = _get(telemetry.summary, "total")
     tokens = _int(telemetry.summary, "tokens")
+    summed = [f.name for f in dataclasses.fields(Counters) if f.name != "tokens"]
     return Counters(
         tokens=tokens if tokens is not None else len(rows) or None,
-        read_bytes=_int(total, "read_bytes"),
-        hits=_int(total, "hits"),
-        misses=_int(total, "misses"),
-        evictions=_int(total, "evictions"),
-        requests=_int(total, "requests"),
+        **{name: _int(total, name) for name in summed},
     )
 
 
@@ -195,6 +165,9 @@ def _metrics(telemetry: Telemetry, rows: Sequence[Row]) -> Metrics:
         hit_rate=_ratio(_sum(rows, "hits"), _sum(rows, "requests")),
         hit_rate_total=_ratio(_int(total, "hits"), _int(total, "requests")),
         bytes_per_token=_per_token(rows, "read_bytes"),
+        spec_bytes_per_token=_per_token(rows, "spec_read_bytes"),
+        spec_useful_share=_ratio(_sum(rows, "spec_useful"), _sum(rows, "spec_experts")),
+        dropped_share=_ratio(_sum(rows, "dropped"), _sum(rows, "routed")),
         prefill_tok_s=_float(telemetry.summary, "prefill_tok_s"),
         load_s=load_s if load_s is not None else _float(telemetry.start, "load_s"),
         majflt_per_token=_per_token(rows, "majflt"),
@@ -213,6 +186,7 @@ def _identity(start: Mapping[str, Any]) -> ArmIdentity:
         mode=_text(start, "mode"),
         cache_mb=_int(config, "cache_mb"),
         arena_bytes=_int(_get(start, "arena"), "bytes"),
+        capacity_bytes=_int(_get(start, "arena"), "capacity_bytes"),
         direct_io=effective if isinstance(effective, bool) else None,
         dense_weights=_text(config, "dense_weights"),
         expert_used=own_top_k if top_k is None else top_k,
@@ -232,12 +206,40 @@ def _problems(arm: Arm, telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
         found.append(f"{TOKENS} has {len(rows)} rows, the engine's summary {tokens} tokens")
     if _get(summary, "stopped_by") == "length" and tokens != arm.n_predict:
         found.append(f"asked for {arm.n_predict} tokens, the engine made {tokens}")
+    if arm.engine.predict_log and _get(summary, "prediction") is None:
+        found.append("asked for predict_log, the engine scored no predictor")
     own, its = _tok_s(rows), _float(summary, "tok_s")
     if own is None:
         found.append(f"{TOKENS} has no usable wall_ms column")
     elif its is None or abs(own - its) > RATE_TOLERANCE * own:
         found.append(f"tok/s from {TOKENS} is {own:.6g}, from the engine's summary {its}")
     return found
+
+
+# settings that the engine's `config` repeats under the same name
+_CONFIRMED = (
+    "threads",
+    "n_ctx",
+    "n_batch",
+    "cache_mb",
+    "cache_floor_mb",
+    "cache_ceil_mb",
+    "io_threads",
+    "dense_weights",
+    "prefetch",
+    "predict_spec_max",
+    "predict_horizon",
+    "drop_cold_experts",
+    "expert_used",
+)
+_SWITCHES = (
+    "overlap",
+    "force_cache",
+    "load_all",
+    "predict_prefetch",
+    "predict_log",
+    "drop_in_prefill",
+)
 
 
 def _mismatches(arm: Arm, start: Mapping[str, Any]) -> list[str]:
@@ -248,23 +250,31 @@ def _mismatches(arm: Arm, start: Mapping[str, Any]) -> list[str]:
     """
     s = arm.engine
     config = _get(start, "config")
+    named = {name: getattr(s, name) for name in _CONFIRMED}
+    if s.cache_mb == "auto":
+        named |= {"cache_mb": None, "cache_auto": True}
+    if s.drop_cold_experts is not None:
+        named["drop_renorm"] = s.drop_renorm
     asked: list[tuple[str, Any, Any]] = [
         ("mode", "stream" if s.moe_stream else "plain", _get(start, "mode")),
         ("n_predict", arm.n_predict, _get(config, "n_predict")),
-        ("threads", s.threads, _get(config, "threads")),
-        ("n_ctx", s.n_ctx, _get(config, "n_ctx")),
-        ("n_batch", s.n_batch, _get(config, "n_batch")),
-        ("cache_mb", s.cache_mb, _get(config, "cache_mb")),
-        ("io_threads", s.io_threads, _get(config, "io_threads")),
-        ("dense_weights", s.dense_weights, _get(config, "dense_weights")),
-        ("expert_used", s.expert_used, _get(config, "expert_used")),
+        *((name, want, _get(config, name)) for name, want in named.items()),
         ("direct_io", s.direct_io, _get(config, "direct_io_requested")),
     ]
+    # an older engine, or one in plain mode, does not speak of what is off
+    asked += [(name, getattr(s, name), _get(config, name) is True) for name in _SWITCHES]
     return [
         f"asked for {name} {want}, the engine ran with {'nothing' if have is None else have}"
         for name, want, have in asked
-        if want is not None and want != have
+        if want is not None and not _same(want, have)
     ]
+
+
+def _same(want: Any, have: Any) -> bool:
+    """Equal; for a fraction, as far as the engine keeps its digits."""
+    if isinstance(want, float) and isinstance(have, (int, float)):
+        return math.isclose(want, have, rel_tol=1e-6)
+    return bool(want == have)
 
 
 # --- looking up and counting, None where not measured ---------------------------------------------

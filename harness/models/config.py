@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from harness.errors import UsageError
-from harness.schema import from_mapping, nearest
+from harness.typed import from_mapping, nearest
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
-from harness.schema import nearest
+from harness.typed import nearest
 
 PACKAGE = Path(__file__).resolve().parents[1]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TextIO
 
 from rich.console import Console
@@ -17,10 +18,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from harness.analysis import tables
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
-from harness.records import Arm, CampaignVerdict, CandidateVerdict, CellRecord, Plan
+from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Plan, Prediction
+from harness.report.tables import (
+    BAD,
+    STYLES,
+    UNSURE,
+    empty_table,
+    said_of_all,
+    settings_of,
+    table_of,
+)
 
-MIB = 2**20
 # wide enough that no table wraps in a log file
 PLAIN_WIDTH = 200
 # not a terminal: seconds between lines about one running cell
@@ -43,19 +53,6 @@ OUTCOME_WORDS = {
     "provisional_win": "provisional win",
     "provisional_loss": "provisional loss",
     "unreadable": "unreadable: no baseline cell can be compared with it",
-}
-GOOD, BAD, UNSURE = "green", "red", "yellow"
-STYLES = {
-    "stable": GOOD,
-    "win": GOOD,
-    "provisional_win": GOOD,
-    "equivalent": GOOD,
-    "loss": BAD,
-    "provisional_loss": BAD,
-    "ok": GOOD,
-    "failed": BAD,
-    "killed": BAD,
-    "refused": BAD,
 }
 
 
@@ -124,18 +121,17 @@ class Terminal:
         `seconds`: what a cell of an arm took before. What all arms have in common stands below the
         table, not in every row of it.
         """
-        settings = {name: _settings(arm) for name, arm in plan.arms.items()}
-        titles = list(settings[plan.baseline])
-        differing = [t for t in titles if len({s[t] for s in settings.values()}) > 1]
-        table = _table("cell", "arm", "role", "wait s", *differing, "expected s")
+        settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
+        first = plan.cells[0].arm
+        differing = [t for t in settings[first] if len({s[t] for s in settings.values()}) > 1]
+        table = empty_table("cell", "arm", "role", "wait s", *differing, "expected s")
         for cell in plan.cells:
             own = settings[cell.arm]
             row = [f"{cell.index} {cell.name}", cell.arm, cell.role, f"{cell.wait_s:g}"]
             took = f"{seconds[cell.arm]:.0f}" if cell.arm in seconds else "unknown"
             table.add_row(*row, *(own[title] for title in differing), took)
         self._print_table(table)
-        common = settings[plan.baseline]
-        same = ", ".join(f"{t} {common[t]}" for t in titles if t not in differing)
+        same = said_of_all(settings[first], differing, plan.arms[first])
         self.say(f"model {model_name}; in all cells: {same}")
         self.say(_time_expected(plan, seconds))
 
@@ -189,22 +185,39 @@ class Terminal:
 
     # --- the result ---
 
-    def results(self, records: Iterable[CellRecord]) -> None:
-        """One row for each cell that was measured."""
-        table = _table("cell", "arm", "tok/s", "hit rate", "MiB/token", "anon peak MiB", "status")
+    def results(self, records: Sequence[CellRecord]) -> None:
+        """One row for each cell that was measured, then what predictors scored."""
+        named = [replace(r, cell=f"{r.index} {r.cell}") for r in records]
+        clear = all(r.cell == r.arm or r.role == "sentinel" for r in records)
+        self.say("")
+        hidden = ("index", "arm") if clear else ("index",)
+        self._print_table(table_of(tables.results(named), without=hidden))
         for record in records:
-            m = record.metrics
-            table.add_row(
-                f"{record.index} {record.cell}",
-                record.arm,
-                _number(m.tok_s, 2),
-                "-" if m.hit_rate is None else f"{m.hit_rate:.1%}",
-                "-" if m.bytes_per_token is None else f"{m.bytes_per_token / MIB:.2f}",
-                "-" if m.anon_peak_bytes is None else f"{m.anon_peak_bytes / MIB:.1f}",
-                Text(record.status, STYLES.get(record.status, "")),
+            routes = record.forced_routes
+            if routes is not None and not routes.exact:
+                self.say(
+                    f"{record.cell}: routing of a model with {routes.layers} layers x "
+                    f"{routes.experts} experts, mapped onto this one ({routes.path})"
+                )
+            if record.prediction is not None:
+                self._prediction(record.cell, record.prediction)
+
+    def _prediction(self, cell: str, prediction: Prediction) -> None:
+        self.say("")
+        self.say(f"{cell}: predictors against the router; the speed of a probed run says nothing")
+        self._print_table(table_of(tables.predictors(prediction)))
+        self.say(f"routings that the stale gate could not rank: {prediction.unscored_routings}")
+        control = tables.control_share(prediction)
+        if control is None or control < tables.CONTROL_AT_LEAST:
+            read = "was not scored" if control is None else f"reads {control:.2%}"
+            self.say(
+                f"warning: the control {read}, {tables.CONTROL_AT_LEAST:.1%} is the least: "
+                "the scores above are not of this model's router",
+                UNSURE,
             )
         self.say("")
-        self._print_table(table)
+        self.say("slot overlap by layer")
+        self._print_table(table_of(tables.predictors_by_layer(prediction)))
 
     def verdict(self, verdict: CampaignVerdict) -> None:
         """The drift verdict and every candidate's, with reasons; what all share is said once."""
@@ -236,14 +249,6 @@ def _shared(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
     return tuple(r for r in verdicts[0].reasons if all(r in other for other in rest))
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        left = column in ("cell", "arm", "role", "status")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    return table
-
-
 def _place(event: SessionEvent) -> str:
     return f"cell {event.cell.index + 1} of {event.total} {event.cell.name}"
 
@@ -270,30 +275,6 @@ def _time_expected(plan: Plan, seconds: Mapping[str, float]) -> str:
 
 def _cells(count: int) -> str:
     return f"{count} cell" if count == 1 else f"{count} cells"
-
-
-def _settings(arm: Arm) -> dict[str, str]:
-    """What an arm asks of the engine, by column title; `-`: left to the engine or unlimited."""
-    engine = arm.engine
-    return {
-        "cache MiB": _number(engine.cache_mb) if engine.moe_stream else "mmap",
-        "io threads": _number(engine.io_threads),
-        "direct io": "-" if engine.direct_io is None else _yes_no(engine.direct_io),
-        "dense": engine.dense_weights or "-",
-        "top-k": _number(engine.expert_used),
-        "threads": str(engine.threads),
-        "n_ctx": str(engine.n_ctx),
-        "n_batch": str(engine.n_batch),
-        "tokens": str(arm.n_predict),
-        "repack": _yes_no(engine.repack),
-        "no_eog": _yes_no(engine.no_eog),
-        "prompt": f"{len(arm.prompt)} characters",
-        "limit MiB": "-" if arm.data_limit_bytes is None else f"{arm.data_limit_bytes / MIB:g}",
-    }
-
-
-def _yes_no(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def _number(value: float | None, digits: int = 0) -> str:

@@ -18,6 +18,7 @@ import pytest
 
 from harness import rundir
 from harness.journal import JOURNAL, RECORD, write_json
+from harness.jsonable import from_json
 from harness.records import (
     Arm,
     ArmIdentity,
@@ -34,7 +35,6 @@ from harness.records import (
     Probes,
     TargetId,
     Wait,
-    from_json,
 )
 from harness.tracking import TrackingError, default_uri, log_campaign
 

@@ -13,7 +13,7 @@ import yaml
 import harness
 
 REPO = Path(__file__).resolve().parents[2]
-PAIR = "+experiment=matched_pair"
+SIZES = "+experiment=cache_sizes"
 
 
 def run(*args: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ def test_version(tmp_path: Path) -> None:
 
 
 def test_cfg_prints_the_composed_configuration_as_yaml(tmp_path: Path) -> None:
-    text = run("--cfg", "job", PAIR, "schedule.spacing_s=2", cwd=tmp_path).stdout
+    text = run("--cfg", "job", SIZES, "schedule.spacing_s=2", cwd=tmp_path).stdout
     data = yaml.safe_load(text)
     assert data["schedule"]["spacing_s"] == 2
     assert data["cells"]["cache_half"]["engine"]["cache_fraction"] == 0.5
@@ -68,7 +68,7 @@ def test_cfg_without_an_experiment_prints_the_defaults(tmp_path: Path) -> None:
 
 
 def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
-    line = refused("--cfg", "job", PAIR, "cell.n_predict=0", cwd=tmp_path)
+    line = refused("--cfg", "job", SIZES, "cell.n_predict=0", cwd=tmp_path)
     assert "cell.n_predict: 0" in line
 
 
@@ -81,16 +81,16 @@ def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
         (["doctor"], ["doctor", "build, model"]),
         (["--foo"], ["--foo", "--help"]),
         (["--cfg"], ["--cfg job"]),
-        (["--cfg", "hydra", PAIR], ["--cfg hydra", "--cfg job"]),
-        (["-m", PAIR], ["-m", "sweeps"]),
-        (["--multirun", PAIR], ["--multirun", "sweeps"]),
+        (["--cfg", "hydra", SIZES], ["--cfg hydra", "--cfg job"]),
+        (["-m", SIZES], ["-m", "sweeps"]),
+        (["--multirun", SIZES], ["--multirun", "sweeps"]),
         (["+experiment=matched_par"], ["'matched_pair'"]),
-        ([PAIR, "schedule.spacing=3"], ["schedule.spacing:", "schedule.spacing_s"]),
-        ([PAIR, "cells.cache_half.engine.cache_mb=-1"], ["cache_mb: -1"]),
-        ([PAIR, "model=path"], ["model.path"]),
-        ([PAIR, "model=path", "model.path=/no/such.gguf"], ["/no/such.gguf"]),
+        ([SIZES, "schedule.spacing=3"], ["schedule.spacing:", "schedule.spacing_s"]),
+        ([SIZES, "cells.cache_half.engine.cache_mb=-1"], ["cache_mb: -1"]),
+        ([SIZES, "model=path"], ["model.path"]),
+        ([SIZES, "model=path", "model.path=/no/such.gguf"], ["/no/such.gguf"]),
         (["resume=nothing"], ["resume=nothing", "no campaign"]),
-        (["resume=20261129T200533Z-x-12ab", "+experiment=matched_pair"], ["no campaign"]),
+        (["resume=20261129T200533Z-x-12ab", "+experiment=cache_sizes"], ["no campaign"]),
     ],
 )
 def test_a_mistake_is_one_line_and_starts_nothing(
@@ -103,13 +103,13 @@ def test_a_mistake_is_one_line_and_starts_nothing(
 
 def test_a_runs_dir_that_is_a_file_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    assert "not a directory" in refused(PAIR, cwd=tmp_path)
+    assert "not a directory" in refused(SIZES, cwd=tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_runs_dir_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir(mode=0o500)
-    assert "cannot be written" in refused(PAIR, cwd=tmp_path)
+    assert "cannot be written" in refused(SIZES, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("verb", ["build", "model"])
@@ -127,7 +127,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "allowed"),
-    [(["--help"], set()), (["--version"], set()), (["--cfg", "job", PAIR], {"hydra", "yaml"})],
+    [(["--help"], set()), (["--version"], set()), (["--cfg", "job", SIZES], {"hydra", "yaml"})],
 )
 def test_quick_answers_import_little(args: list[str], allowed: set[str], tmp_path: Path) -> None:
     """Wall time is not asserted, what costs it is: hydra 0.2 s, rich, numpy, mlflow more."""

@@ -14,11 +14,11 @@ from harness.configure import check, compose, overridden, resolved, to_yaml
 from harness.errors import UsageError
 from harness.rundir import difference
 
-PAIR = "+experiment=matched_pair"
+SIZES = "+experiment=cache_sizes"
 
 
 def composed(*overrides: str) -> schema.Config:
-    return check(compose([PAIR, *overrides]))
+    return check(compose([SIZES, *overrides]))
 
 
 def fault(*overrides: str) -> str:
@@ -34,37 +34,27 @@ def fault(*overrides: str) -> str:
 # --- what composes -------------------------------------------------------------------------------
 
 
-def test_the_main_job_is_the_four_cell_session_of_the_issue() -> None:
-    config = composed()
+def test_the_main_job_is_the_four_cell_session_that_its_users_know() -> None:
+    config = check(compose(["+experiment=matched_pair"]))
     assert config.name == "matched_pair"
-    assert list(config.cells) == ["baseline", "cache_half", "cache_off"]
+    assert list(config.cells) == ["baseline", "retention", "spec2"]
     assert config.design == schema.DesignConfig("four_cell", "baseline", None)
     assert config.schedule.spacing_s == 30
     assert config.memory.limit_mb is None
     assert config.tracking == schema.TrackingConfig(enabled=True, uri=None)
-    assert [c.engine.cache_fraction for c in config.cells.values()] == [1.0, 0.5, None]
-    assert config.cells["cache_off"].engine.cache_mb == 0
     assert all(c.engine.no_eog and c.n_predict == 1024 for c in config.cells.values())
-
-
-@pytest.mark.parametrize("name", configure.options(configure.conf_dir(), "experiment"))
-def test_every_shipped_experiment_is_valid_and_described(name: str) -> None:
-    check(compose([f"+experiment={name}"]))
-    assert dict(configure.described(configure.conf_dir(), "experiment"))[name]
+    b, retention, spec2 = (cell.engine for cell in config.cells.values())
+    assert (b.drop_cold_experts, b.dense_weights, b.predict_prefetch) == (0.75, "anon", False)
+    both = {"predict_prefetch": True, "predict_horizon": None}
+    assert retention == dataclasses.replace(b, predict_spec_max=0, **both)
+    assert spec2 == dataclasses.replace(b, predict_spec_max=2, **both)
 
 
 @pytest.mark.parametrize("name", configure.options(configure.conf_dir(), "cell"))
 def test_every_shipped_cell_can_be_named(name: str) -> None:
-    assert composed(f"cells.candidate={name}").cells["candidate"]
-
-
-def test_an_experiment_only_overrides() -> None:
-    """Its keys exist without it, so that what may be configured stands in one place."""
-    conf = configure.conf_dir()
-    known = {k.split(".")[0] for k in schema.known_keys()}
-    for name in configure.options(conf, "experiment"):
-        text = yaml.safe_load((conf / "experiment" / f"{name}.yaml").read_text())
-        assert set(text) - {"defaults"} <= known
+    # with a cache in `cell`, over which the cells that need one are laid
+    config = check(compose(["+experiment=matched_pair", f"cells.candidate={name}"]))
+    assert config.cells["candidate"]
 
 
 def test_every_configuration_file_begins_by_saying_what_it_is() -> None:
@@ -79,8 +69,8 @@ def test_a_shared_setting_reaches_every_cell_and_a_cells_own_wins() -> None:
 
 
 def test_a_cell_is_added_by_name_and_changed_after_that() -> None:
-    config = composed("cells.candidate=cache_half", "cells.candidate.engine.cache_fraction=0.25")
-    assert config.cells["candidate"].engine.cache_fraction == 0.25
+    config = composed("cells.candidate=baseline", "cells.candidate.engine.cache_fraction=0.125")
+    assert config.cells["candidate"].engine.cache_fraction == 0.125
     assert schema.candidates_of(config) == ("cache_half", "cache_off", "candidate")
 
 
@@ -135,7 +125,7 @@ def test_composing_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_stored_is_read_back_as_the_same() -> None:
-    data = compose([PAIR, "cells.cache_half.n_predict=64"])
+    data = compose([SIZES, "cells.cache_half.n_predict=64"])
     stored = yaml.safe_load(to_yaml(resolved(data)))
     assert schema.check_config(stored) == check(data)
     assert difference(stored, resolved(data)) == []
@@ -188,7 +178,7 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ('cell.prompt="a\udcff"', ["cells.baseline.prompt", "UTF-8"]),
         ("cell.seed=1", ["seed", "greedily"]),
         ("cell.prompt=''", ["prompt", "empty"]),
-        ("cell.engine.dense_weights=ram", ["dense_weights", "'ram'", "mmap, anon"]),
+        ("cell.engine.dense_weights=ram", ["dense_weights", "'ram'", "mmap, warm, anon"]),
         ("cell.engine.io_threads=17", ["io_threads: 17", "at most 16"]),
         ("cell.engine.no_eog=maybe", ["no_eog", "'maybe'", "true or false"]),
         ("cell=3", ["cell=3", "no such cell"]),
@@ -212,7 +202,7 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
     ],
 )
 def test_a_mistake_is_one_line_with_key_fault_and_remedy(override: str, words: list[str]) -> None:
-    line = fault(PAIR, *override.split(" "))
+    line = fault(SIZES, *override.split(" "))
     for word in words:
         assert word in line, line
 
@@ -236,14 +226,14 @@ def test_a_config_file_that_is_no_yaml_is_named(
     shutil.copytree(configure.conf_dir(), conf)
     (conf / "cell" / "broken.yaml").write_text("# x\nengine: {a: 1\n")
     monkeypatch.setattr(configure, "conf_dir", lambda: conf)
-    assert "broken.yaml" in fault(PAIR, "cells.candidate=broken")
+    assert "broken.yaml" in fault(SIZES, "cells.candidate=broken")
 
 
 # --- resume --------------------------------------------------------------------------------------
 
 
 def stored() -> dict[str, Any]:
-    return resolved(compose([PAIR]))
+    return resolved(compose([SIZES]))
 
 
 def test_overrides_that_repeat_what_is_stored_change_nothing() -> None:

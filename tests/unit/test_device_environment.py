@@ -12,7 +12,7 @@ from harness.device.environment import (
     parse_meminfo,
     storage_of,
 )
-from harness.records import to_json
+from harness.jsonable import to_json
 
 X86 = """processor\t: 0
 model name\t: Some CPU @ 3 GHz

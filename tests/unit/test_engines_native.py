@@ -18,15 +18,22 @@ from hypothesis import strategies as st
 from harness.engines.native import (
     Outcome,
     complaint,
-    engine_argv,
-    plan_memory_argv,
     read_telemetry,
     read_tokens,
     tokens_done,
     understand,
 )
+from harness.engines.native_argv import engine_argv, plan_memory_argv
 from harness.errors import UsageError
-from harness.records import Arm, Counters, Metrics
+from harness.records import (
+    Arm,
+    Counters,
+    ForcedRoutes,
+    LayerScores,
+    Metrics,
+    PredictorDisarmed,
+    PredictorScore,
+)
 
 
 def argv_of(arm: Arm) -> list[str]:
@@ -54,9 +61,54 @@ def test_every_setting_that_is_not_none_is_spelt_out() -> None:
     arm = with_engine(make_arm(), cache_mb=0, dense_weights="anon", expert_used=2, direct_io=False)
     assert " ".join(argv_of(arm)) == (
         "/e -m /m.gguf -f /o/prompt.txt -n 4 -c 64 -b 16 -t 1 --temp 0 --seed 0 --moe-stream "
-        "--cache-mb 0 --io-threads 2 --dense-weights anon --expert-used 2 --no-odirect --no-eog "
+        "--no-odirect --cache-mb 0 --io-threads 2 --dense-weights anon --expert-used 2 --no-eog "
         "--csv /o/tokens.csv --telemetry /o/telemetry.jsonl"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"overlap": True}, "--overlap"),
+        ({"cache_mb": "auto", "cache_floor_mb": 9}, "--cache-mb auto --cache-floor-mb 9"),
+        ({"cache_mb": "auto", "cache_ceil_mb": 9}, "--cache-mb auto --cache-ceil-mb 9"),
+        ({"force_cache": True}, "--force-cache"),
+        ({"cache_mb": 0, "load_all": True}, "--load-all"),
+        ({"dense_weights": "warm"}, "--dense-weights warm"),
+        ({"prefetch": 2}, "--prefetch 2"),
+        ({"predict_prefetch": True, "predict_spec_max": 0}, "--predict-spec-max 0"),
+        ({"predict_prefetch": True, "predict_horizon": 1}, "--predict-horizon 1"),
+        ({"drop_cold_experts": 0.75}, "--drop-cold-experts 0.75"),
+        ({"drop_cold_experts": 1.0, "drop_renorm": False}, "--drop-no-renorm"),
+        ({"drop_cold_experts": 1.0, "drop_in_prefill": True}, "--drop-in-prefill"),
+        ({"forced_routes": "/r.csv"}, "--forced-routes /r.csv"),
+    ],
+)
+def test_every_mechanism_has_its_flag_in_the_run_and_in_its_memory_plan(
+    settings: dict[str, Any], words: str
+) -> None:
+    arm = with_engine(make_arm(), **settings)
+    plan = plan_memory_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), arm)
+    for argv in (argv_of(arm), plan):
+        assert f" {words} " in " ".join(argv) + " "
+    assert f" {words} " not in " ".join(argv_of(make_arm())) + " "
+
+
+def test_traces_and_scores_are_of_a_run_and_not_of_its_memory_plan() -> None:
+    settings = {"route_trace": True, "io_trace": True, "compute_trace": "layer"}
+    arm = with_engine(make_arm(), predict_log=True, **settings)
+    argv = argv_of(arm)
+    assert (
+        "--predict-log --route-trace /o/route_trace.csv --io-trace /o/io_trace.csv "
+        "--compute-trace /o/compute_trace.csv --compute-trace-by layer --csv"
+    ) in " ".join(argv)
+    plan = plan_memory_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), arm)
+    assert plan[:-1] == argv[: len(plan) - 1]
+
+
+def test_a_recorded_trace_is_named_so_that_the_cells_directory_does_not_matter() -> None:
+    argv = argv_of(with_engine(make_arm(), forced_routes="routes/a.csv"))
+    assert argv[argv.index("--forced-routes") + 1] == str(Path.cwd() / "routes/a.csv")
 
 
 def test_the_memory_plan_is_asked_for_the_same_cell_without_its_outputs() -> None:
@@ -149,6 +201,82 @@ def test_direct_io_that_did_not_take_effect_is_identity_and_no_failure(tmp_path:
     assert outcome.identity.direct_io is False
 
 
+# --- mechanisms that are armed, and those that are not ---
+
+
+def test_what_was_not_armed_is_none_and_never_zero(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, make_arm())
+    c, m = outcome.counters, outcome.metrics
+    assert {c.spec_read_bytes, c.spec_experts, c.spec_useful, c.retained} == {None}
+    assert {c.routed, c.dropped} == {None}
+    assert {m.spec_bytes_per_token, m.spec_useful_share, m.dropped_share} == {None}
+    assert {outcome.prediction, outcome.predictor_disarmed, outcome.forced_routes} == {None}
+
+
+def test_an_older_engine_without_the_columns_is_read_as_not_armed() -> None:
+    start = {"type": "start", "mode": "stream", "config": {}}
+    counters = {"read_bytes": 8, "requests": 4, "hits": 3, "misses": 1, "evictions": 0}
+    summary = {"type": "summary", "tokens": 1, "total": counters}
+    telemetry = b"".join(json.dumps(line).encode() + b"\n" for line in (start, summary))
+    rows = read_tokens(b"token,wall_ms,read_bytes,requests,hits\n0,2.5,8,4,3\n")
+    outcome = understand(make_arm(), read_telemetry(telemetry), rows)
+    assert outcome.counters == Counters(1, 8, 3, 1, 0, 4)
+    assert outcome.metrics.hit_rate == 0.75
+    assert outcome.metrics.spec_bytes_per_token is None
+
+
+def test_speculation_and_dropping_are_counted(tmp_path: Path) -> None:
+    arm = with_engine(make_arm(n_predict=4), predict_prefetch=True, drop_cold_experts=0.75)
+    outcome = outcome_of(tmp_path, arm)
+    assert outcome.problems == ()
+    c, m = outcome.counters, outcome.metrics
+    assert (c.spec_read_bytes, c.spec_experts, c.spec_useful) == (5 * 1024, 20, 15)
+    assert (c.retained, c.routed, c.dropped) == (10, 40, 5)
+    assert (m.spec_bytes_per_token, m.spec_useful_share, m.dropped_share) == (1024, 0.75, 0.125)
+
+
+def test_speculation_that_read_nothing_has_no_useful_share(tmp_path: Path) -> None:
+    arm = with_engine(make_arm(), predict_prefetch=True, predict_spec_max=0)
+    telemetry, tokens = run_fake(tmp_path, arm)
+    rows = [
+        {**row, "spec_read_bytes": 0, "spec_experts": 0, "spec_useful": 0}
+        for row in read_tokens(tokens)
+    ]
+    metrics = understand(arm, read_telemetry(telemetry), rows).metrics
+    assert metrics.spec_bytes_per_token == 0
+    assert metrics.spec_useful_share is None
+
+
+def test_a_predictors_scores_are_taken_over_whole(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, with_engine(make_arm(), predict_log=True))
+    assert outcome.problems == ()
+    assert outcome.prediction is not None
+    assert outcome.prediction.predictors["stale_gate"] == PredictorScore(10, 3, 40, 30)
+    assert outcome.prediction.unscored_routings == 3
+    assert outcome.prediction.layers[0] == LayerScores(1, 5, 0.75, None, 0.3, 1.0)
+
+
+def test_a_disarmed_predictor_and_a_mapped_trace_are_told(tmp_path: Path) -> None:
+    disarmed = {"predictor_disarmed": {"after_slots": 2048, "control": 0.5}}
+    arm = with_engine(make_arm(summary=disarmed), predict_prefetch=True)
+    outcome = outcome_of(tmp_path, arm)
+    assert outcome.predictor_disarmed == PredictorDisarmed(2048, 0.5)
+    outcome = outcome_of(tmp_path, with_engine(make_arm(), forced_routes="/r.csv"))
+    assert outcome.forced_routes == ForcedRoutes("/r.csv", 48, 128, 8, exact=False)
+    assert outcome.problems == ()
+
+
+def test_scores_that_were_asked_for_and_are_not_there_make_the_cell_fail(tmp_path: Path) -> None:
+    arm = with_engine(make_arm(summary={"prediction": None}), predict_log=True)
+    assert outcome_of(tmp_path, arm).problems == (
+        "asked for predict_log, the engine scored no predictor",
+    )
+    arm = with_engine(make_arm(summary={"prediction": {"predictors": 3}}), predict_log=True)
+    outcome = outcome_of(tmp_path, arm)
+    assert outcome.prediction is None
+    assert "prediction.predictors" in outcome.problems[0]
+
+
 # --- a run that is not the one asked for ---
 
 
@@ -161,6 +289,14 @@ def test_direct_io_that_did_not_take_effect_is_identity_and_no_failure(tmp_path:
         ({"expert_used": 2}, "asked for expert_used 2, the engine ran with nothing"),
         ({"io_threads": 1}, "asked for io_threads 1, the engine ran with 2"),
         ({"direct_io": False}, "asked for direct_io False, the engine ran with True"),
+        ({"overlap": True}, "asked for overlap True, the engine ran with False"),
+        ({"cache_mb": "auto"}, "asked for cache_auto True, the engine ran with False"),
+        ({"prefetch": 1}, "asked for prefetch 1, the engine ran with nothing"),
+        ({"predict_prefetch": True}, "asked for predict_prefetch True, the engine ran with False"),
+        (
+            {"drop_cold_experts": 0.5},
+            "asked for drop_cold_experts 0.5, the engine ran with nothing",
+        ),
     ],
 )
 def test_an_engine_that_ran_otherwise_than_asked_is_found_out(
@@ -169,6 +305,24 @@ def test_an_engine_that_ran_otherwise_than_asked_is_found_out(
     arm = make_arm()
     outcome = outcome_of(tmp_path, arm, as_if=with_engine(arm, **settings))
     assert outcome.problems == (words,)
+
+
+def test_a_mechanism_that_nobody_asked_for_is_found_out(tmp_path: Path) -> None:
+    ran = with_engine(make_arm(), overlap=True, predict_prefetch=True)
+    outcome = outcome_of(tmp_path, ran, as_if=make_arm())
+    assert outcome.problems == (
+        "asked for overlap False, the engine ran with True",
+        "asked for predict_prefetch False, the engine ran with True",
+    )
+
+
+@pytest.mark.parametrize(("said", "fine"), [(0.1, True), (0.10000000149011612, True), (0.2, False)])
+def test_a_fraction_may_come_back_as_a_float_of_32_bits(
+    tmp_path: Path, said: float, fine: bool
+) -> None:
+    arm = make_arm(start={"config": {"drop_cold_experts": said}})
+    outcome = outcome_of(tmp_path, with_engine(arm, drop_cold_experts=0.1))
+    assert (outcome.problems == ()) is fine
 
 
 def test_a_plain_run_never_passes_for_a_streaming_one(tmp_path: Path) -> None:
@@ -250,7 +404,10 @@ JSON = st.recursive(
     max_leaves=4,
 )
 KEYS = st.sampled_from(
-    ["config", "arena", "direct_io", "mode", "tokens", "total", "tok_s", "load_s", "ids_sha256"]
+    [
+        *("config", "arena", "direct_io", "mode", "forced_routes"),
+        *("tokens", "total", "tok_s", "load_s", "ids_sha256", "prediction", "predictor_disarmed"),
+    ]
 )
 
 
@@ -286,8 +443,8 @@ def test_an_empty_field_is_not_zero(good_run: tuple[bytes, bytes]) -> None:
 def test_progress_is_read_from_the_tail_alone(good_run: tuple[bytes, bytes]) -> None:
     telemetry = good_run[0]
     tokens = telemetry[: telemetry.index(b'{"type": "summary"')]
-    assert tokens_done(tokens[-700:]) == 4
-    assert tokens_done(tokens[-700:-20]) == 3
+    assert tokens_done(tokens[-900:]) == 4
+    assert tokens_done(tokens[-900:-20]) == 3
     assert tokens_done(b"") is None
 
 

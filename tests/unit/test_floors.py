@@ -21,6 +21,7 @@ FLOORS: list[set[str]] = [
     {"session"},
     {"report", "tracking", "importers", "collect", "history"},
     {"tracking_data"},
+    {"tracking_text"},
     {"device"},
     {"analysis", "verify", "events"},
     {"targets", "engines"},
@@ -28,6 +29,8 @@ FLOORS: list[set[str]] = [
     {"models", "build", "replay"},
     {"cachedir"},
     {"records", "schema"},
+    {"engine_flags"},
+    {"typed", "jsonable"},
     {"errors"},
     {"__init__"},
 ]

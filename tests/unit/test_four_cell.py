@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
+from harness.analysis.survey import survey_verdict
 from harness.records import (
     ArmIdentity,
     BatteryState,
@@ -22,6 +23,7 @@ from harness.records import (
     CpufreqState,
     DeviceState,
     Metrics,
+    PredictorDisarmed,
     ProbeResult,
     Probes,
     Role,
@@ -226,6 +228,158 @@ def test_without_both_baselines_the_drift_is_unknown_and_nothing_is_read(index: 
         assert verdict.drift.sentinel_change_pct is None
         assert {v.outcome for v in verdict.verdicts} == {"unreadable"}
     assert "failed (engine: I/O error)" in "\n".join(judge(failed).drift.reasons)
+
+
+def long_session(speeds: Sequence[float]) -> list[CellRecord]:
+    """B, C1, C2, B, C3, B with these tok/s."""
+    records = session(speeds[:4])
+    records[3] = changed(records[3], cell="sentinel_1")
+    closing = cell("sentinel", 5, speeds[5])
+    return [*records, cell("C3", 4, speeds[4]), closing]
+
+
+def test_in_a_long_session_every_candidate_is_read_beside_a_baseline() -> None:
+    verdict = judge(long_session((5, 4, 4, 5, 4, 5)))
+    assert verdict.drift.verdict == "stable"
+    assert {v.candidate: v.outcome for v in verdict.verdicts} == dict.fromkeys(
+        ("C1", "C2", "C3"), "provisional_loss"
+    )
+    assert verdict_of(verdict, "C3").cells_used in {(3, 4), (4, 5)}
+    assert "all did the same work" in in_words_of_drift(verdict)
+
+
+def in_words_of_drift(verdict: CampaignVerdict) -> str:
+    return "\n".join(verdict.drift.reasons)
+
+
+def test_the_sentinel_that_is_furthest_off_decides_about_the_drift() -> None:
+    verdict = judge(long_session((5, 4, 4, 4, 4, 5)))
+    assert verdict.drift.verdict == "drifting"
+    assert verdict.drift.sentinel_change_pct == pytest.approx(-20)
+    assert "sentinel_1 4.00 tok/s against baseline 5.00" in in_words_of_drift(verdict)
+    assert "sentinel 5.00 tok/s against baseline 5.00" in in_words_of_drift(verdict)
+
+
+def test_a_sentinel_in_the_middle_that_failed_costs_its_pairs_only() -> None:
+    records = long_session((5, 4, 4, 5, 4, 5))
+    records[3] = changed(records[3], status="failed")
+    verdict = judge(records)
+    assert verdict.drift.verdict == "stable"
+    assert [v.outcome for v in verdict.verdicts] == [
+        *("provisional_loss", "unreadable", "provisional_loss"),
+    ]
+
+
+def test_a_sentinel_in_the_middle_that_did_other_work_is_not_comparable() -> None:
+    records = long_session((5, 4, 4, 5, 4, 5))
+    records[3] = changed(records[3], counters=Counters(tokens=128, read_bytes=9))
+    assert judge(records).drift.verdict == "not_comparable"
+
+
+# --- arms whose work depends on what is resident -------------------------------------------------
+
+B = ("moe-engine", "-m", "m.gguf", "--cache-mb", "8", "--drop-cold-experts", "0.75")
+AHEAD = (*B, "--predict-prefetch", "--predict-spec-max", "2")
+
+
+def dropping_session(speeds: Sequence[float] = (5, 4, 5, 5)) -> list[CellRecord]:
+    """The main job: the candidates' text, counters and rates differ from the baseline's."""
+    records = session(speeds, argv=B)
+    base = Metrics(hit_rate=0.75, bytes_per_token=2**21, dropped_share=0.125)
+    ahead = Metrics(
+        hit_rate=0.80,
+        bytes_per_token=3 * 2**20,
+        spec_bytes_per_token=2**20,
+        spec_useful_share=0.5,
+        dropped_share=0.10,
+    )
+    for i, record in enumerate(records):
+        candidate = record.role == "candidate"
+        counters = Counters(128, 1000, 70, 30, 20, 100, *((9, 4, 2, 3) if candidate else ()))
+        records[i] = changed(
+            record,
+            counters=counters,
+            metrics=dataclasses.replace(ahead if candidate else base, tok_s=speeds[i]),
+            argv=AHEAD if candidate else B,
+            output_sha256=("d" if candidate else "c") * 64,
+        )
+    return records
+
+
+def test_a_candidate_that_drops_otherwise_is_read_and_its_work_told() -> None:
+    verdict = judge(dropping_session())
+    assert verdict.drift.verdict == "stable"
+    c1 = verdict_of(verdict, "C1")
+    assert c1.outcome == "provisional_loss"
+    assert (
+        "what C1 did: 80.00 % of requests hit (baseline 75.00), 3.00 MiB/token read (baseline "
+        "2.00), 1.00 MiB/token of it ahead, 50.00 % of the experts read ahead useful, "
+        "10.00 % of routed experts dropped (baseline 12.50)"
+    ) in in_words(c1)
+    assert "another text than the baseline: under dropping it depends on which" in in_words(c1)
+
+
+def test_another_text_without_dropping_is_told_without_that_excuse() -> None:
+    records = session((5, 4, 5, 5))
+    records[1] = changed(records[1], output_sha256="d" * 64)
+    c1 = verdict_of(judge(records), "C1")
+    assert c1.outcome == "provisional_loss"
+    assert "the candidate generated another text than the baseline" in c1.reasons
+
+
+def test_a_dropping_baseline_must_still_repeat_itself_exactly() -> None:
+    for change in (
+        {"output_sha256": "e" * 64},
+        {"counters": Counters(128, 1000, 71, 29, 20, 100)},
+    ):
+        records = dropping_session()
+        records[3] = changed(records[3], **change)
+        assert judge(records).drift.verdict == "not_comparable"
+
+
+@pytest.mark.parametrize("flags", [("--prefetch", "1"), ("--predict-prefetch",)])
+def test_a_baseline_that_reads_ahead_need_not_repeat_what_depends_on_timing(
+    flags: tuple[str, ...],
+) -> None:
+    records = session((5, 4, 5, 5), argv=("moe-engine", "--cache-mb", "8", *flags))
+    records[3] = changed(records[3], counters=Counters(tokens=128, read_bytes=9999, hits=3))
+    verdict = judge(records)
+    assert verdict.drift.verdict == "stable"
+    assert "depends on timing" in in_words_of_drift(verdict)
+    other_text = changed(records[3], output_sha256="e" * 64)
+    assert judge([*records[:3], other_text]).drift.verdict == "not_comparable"
+    fewer = changed(records[3], counters=Counters(tokens=127))
+    assert judge([*records[:3], fewer]).drift.verdict == "not_comparable"
+
+
+def test_prefetching_nothing_is_not_reading_ahead() -> None:
+    records = session((5, 4, 5, 5), argv=("moe-engine", "--cache-mb", "8", "--prefetch", "0"))
+    records[3] = changed(records[3], counters=Counters(tokens=128, read_bytes=9999))
+    assert judge(records).drift.verdict == "not_comparable"
+
+
+def test_a_predictor_that_the_engine_switched_off_is_told() -> None:
+    records = dropping_session()
+    records[1] = changed(records[1], predictor_disarmed=PredictorDisarmed(2048, 0.75))
+    c1 = in_words(verdict_of(judge(records), "C1"))
+    assert "switched the predictor of C1 off after 2048 slots (its control read 75.0%)" in c1
+
+
+def test_a_cache_that_sized_itself_otherwise_is_confounded() -> None:
+    records = session((5, 4, 5, 5), argv=("moe-engine", "--cache-mb", "auto"))
+    records = [changed(r, identity=ArmIdentity(capacity_bytes=2**30)) for r in records]
+    assert judge(records).verdicts[0].outcome == "provisional_loss"
+    records[1] = changed(records[1], identity=ArmIdentity(capacity_bytes=2**29))
+    assert judge(records).verdicts[0].outcome == "confounded"
+    bounded = changed(records[1], argv=("moe-engine", "--cache-mb", "auto", "--cache-ceil-mb", "9"))
+    assert judge([records[0], bounded, *records[2:]]).verdicts[0].outcome == "provisional_loss"
+
+
+def test_a_survey_has_no_verdict_about_speed() -> None:
+    verdict = survey_verdict("campaign")
+    assert (verdict.drift.verdict, verdict.drift.sentinel_change_pct) == ("unknown", None)
+    assert "a survey has no sentinel" in verdict.drift.reasons[0]
+    assert verdict.verdicts == ()
 
 
 # --- which pairs can be read ---------------------------------------------------------------------

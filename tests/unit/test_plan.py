@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 
 from harness.configure import check, compose
+from harness.engine_flags import EngineFlags
 from harness.errors import UsageError
+from harness.jsonable import from_json, to_json
 from harness.plan import MIB, SLOT_PADDING_BYTES, cache_mib, four_cell, make_plan
-from harness.records import Plan, from_json, to_json
+from harness.records import EngineSettings, Plan
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Numbers:
 
 
 def planned(*overrides: str, model: Numbers | None = None, cores: int = 4) -> Plan:
-    config = check(compose(["+experiment=matched_pair", *overrides]))
+    config = check(compose(["+experiment=cache_sizes", *overrides]))
     return make_plan(config, model or Numbers(), cores)
 
 
@@ -46,6 +48,48 @@ def test_the_order_of_candidates_is_as_asked() -> None:
 
 def test_the_first_cell_never_waits() -> None:
     assert [c.wait_s for c in four_cell("b", ("c",), 5.0)] == [0, 5, 5]
+
+
+def test_the_baseline_returns_so_that_every_candidate_has_it_as_a_neighbour() -> None:
+    names = {
+        n: [c.name for c in four_cell("b", tuple(f"c{i}" for i in range(n)), 1.0)]
+        for n in (1, 2, 3, 4)
+    }
+    assert names == {
+        1: ["b", "c0", "sentinel"],
+        2: ["b", "c0", "c1", "sentinel"],
+        3: ["b", "c0", "c1", "sentinel_1", "c2", "sentinel"],
+        4: ["b", "c0", "c1", "sentinel_1", "c2", "c3", "sentinel"],
+    }
+    cells = four_cell("b", ("c0", "c1", "c2"), 1.0)
+    assert {c.arm for c in cells if c.role == "sentinel"} == {"b"}
+    assert [c.index for c in cells] == list(range(6))
+
+
+def test_a_survey_runs_every_cell_once_and_compares_none() -> None:
+    plan = planned("design=survey", "schedule.spacing_s=5")
+    assert [(c.name, c.role, c.wait_s) for c in plan.cells] == [
+        ("baseline", "candidate", 0),
+        ("cache_half", "candidate", 5),
+        ("cache_off", "candidate", 5),
+    ]
+    assert (plan.design, plan.baseline) == ("survey", None)
+    assert from_json(Plan, json.loads(json.dumps(to_json(plan)))) == plan
+
+
+def test_an_automatic_cache_is_left_to_the_engine() -> None:
+    plan = planned("cells.cache_off.engine.cache_mb=auto", "cells.cache_off.engine.cache_ceil_mb=9")
+    engine = plan.arms["cache_off"].engine
+    assert (engine.cache_mb, engine.cache_ceil_mb) == ("auto", 9)
+    assert from_json(Plan, json.loads(json.dumps(to_json(plan)))) == plan
+
+
+def test_every_flag_of_a_cell_reaches_its_arm() -> None:
+    for key, value in (("overlap", True), ("prefetch", 3), ("route_trace", True)):
+        plan = planned(f"cells.cache_half.engine.{key}={str(value).lower()}")
+        assert getattr(plan.arms["cache_half"].engine, key) == value
+    missing = {f.name for f in fields(EngineFlags)} - {f.name for f in fields(EngineSettings)}
+    assert missing == {"cache_fraction"}
 
 
 def test_arms_differ_in_what_was_asked_and_in_nothing_else() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.jsonable import from_json, to_json
 from harness.records import (
     CampaignVerdict,
     CandidateVerdict,
@@ -19,8 +20,6 @@ from harness.records import (
     Metrics,
     Plan,
     TargetId,
-    from_json,
-    to_json,
 )
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))

@@ -16,8 +16,12 @@ from harness.records import (
     CellRecord,
     Counters,
     Drift,
+    ForcedRoutes,
+    LayerScores,
     Metrics,
     PlannedCell,
+    Prediction,
+    PredictorScore,
     TargetId,
 )
 from harness.report.terminal import DRIFT_WORDS, OUTCOME_WORDS, Terminal
@@ -132,8 +136,110 @@ def test_what_was_not_measured_is_a_dash() -> None:
     header, *rows = shown(("results", [RECORD, bare])).strip().splitlines()
     assert "MiB/token" in header
     assert "anon peak MiB" in header
-    assert rows[0].split()[2:] == ["cache_half", "12.35", "50.0%", "3.00", "64.0", "ok"]
-    assert rows[1].split()[2:] == ["cache_half", "-", "-", "-", "-", "failed"]
+    assert rows[0].split() == ["1", "cache_half", "12.35", "50.0%", "3.00", "64.0", "ok"]
+    assert rows[1].split() == ["1", "cache_half", "-", "-", "-", "-", "failed"]
+
+
+def test_speculation_and_dropping_have_columns_where_they_were_measured() -> None:
+    armed = Metrics(spec_bytes_per_token=2**19, spec_useful_share=0.75, dropped_share=0.0)
+    records = [RECORD, replace(RECORD, metrics=replace(RECORD.metrics, **set_only(armed)))]
+    header, *rows = shown(("results", records)).strip().splitlines()
+    assert header.split()[-8:] == ["spec", "MiB/token", "useful", "dropped", "anon", *END]
+    assert rows[0].split()[4:] == ["3.00", "-", "-", "-", "64.0", "ok"]
+    assert rows[1].split()[4:] == ["3.00", "0.50", "75.0%", "0.0%", "64.0", "ok"]
+    header = shown(("results", [RECORD])).strip().splitlines()[0]
+    for word in ("spec", "useful", "dropped"):
+        assert word not in header
+
+
+END = ("peak", "MiB", "status")
+
+
+def set_only(metrics: Metrics) -> dict[str, float]:
+    return {k: v for k, v in vars(metrics).items() if v is not None}
+
+
+def test_the_results_of_the_main_job_fit_in_100_columns() -> None:
+    whole = Metrics(1234.5, 1.0, 0.755, 0.7, 12.5e6, 3e6, 0.81, 0.142, anon_peak_bytes=10**11)
+    names = ("baseline", "retention", "spec2", "sentinel")
+    records = [
+        replace(RECORD, cell=n, arm=n, index=i, metrics=whole, status="refused")
+        for i, n in enumerate(names)
+    ]
+    assert max(map(len, shown(("results", records)).splitlines())) <= 100
+
+
+def test_the_arm_is_shown_where_the_cells_name_does_not_say_it() -> None:
+    sentinel = replace(RECORD, cell="sentinel", arm="baseline", role="sentinel")
+    assert "arm" not in shown(("results", [RECORD, sentinel]))
+    pair = replace(RECORD, cell="pair-1", arm="baseline")
+    header, row = shown(("results", [pair])).strip().splitlines()
+    assert "arm" in header
+    assert row.split()[:3] == ["1", "pair-1", "baseline"]
+
+
+PREDICTION = Prediction(
+    {
+        "stale_gate": PredictorScore(10, 3, 40, 30),
+        "stale_gate_2": PredictorScore(0, 0, 0, 0),
+        "previous_token": PredictorScore(10, 1, 40, 13),
+        "control": PredictorScore(10, 10, 40, 40),
+    },
+    unscored_routings=7,
+    layers=(
+        LayerScores(1, 0, 0.0, None, 0.0, 0.0),
+        LayerScores(2, 10, 0.75, None, 0.325, 1.0),
+    ),
+)
+
+
+def predictor_text(prediction: Prediction) -> str:
+    return shown(("results", [replace(RECORD, prediction=prediction)]))
+
+
+def test_predictors_are_shown_over_all_and_by_layer_with_dashes_for_what_was_not_scored() -> None:
+    text = predictor_text(PREDICTION)
+    lines = {line.split("  ")[0]: line.split() for line in text.splitlines() if line}
+    assert lines["stale gate"][2:] == ["75.0%", "30.0%", "40", "10"]
+    assert lines["stale gate, two layers early"][5:] == ["-", "-", "0", "0"]
+    assert lines["previous token"][2:] == ["32.5%", "10.0%", "40", "10"]
+    assert lines["control"][1:] == ["100.0%", "100.0%", "40", "10"]
+    first, second = (line.split() for line in text.splitlines()[-2:])
+    assert first == ["1", "-", "-", "-", "-", "0"]
+    assert second == ["2", "75.0%", "-", "32.5%", "100.0%", "10"]
+    assert " 0.0%" not in text
+    assert "could not rank: 7" in text
+    assert "the speed of a probed run says nothing" in text
+    assert "warning" not in text
+
+
+@pytest.mark.parametrize(
+    ("hit", "words"),
+    [(39_960, None), (39_959, "reads 99.90%"), (20_000, "reads 50.00%"), (None, "was not scored")],
+)
+def test_a_control_below_999_in_a_thousand_is_warned_of(hit: int | None, words: str | None) -> None:
+    score = PredictorScore(0, 0, 0, 0) if hit is None else PredictorScore(10**4, 0, 40_000, hit)
+    text = predictor_text(replace(PREDICTION, predictors={"control": score}))
+    assert ("warning: the control" in text) is (words is not None)
+    assert words is None or words in text
+
+
+def test_a_trace_of_another_model_is_told() -> None:
+    routes = ForcedRoutes("/qwen.csv", 48, 128, 8, exact=False)
+    text = shown(("results", [replace(RECORD, forced_routes=routes)]))
+    assert "48 layers x 128 experts, mapped onto this one (/qwen.csv)" in text
+    same = replace(routes, exact=True)
+    assert "mapped" not in shown(("results", [replace(RECORD, forced_routes=same)]))
+
+
+def test_the_plan_mentions_only_mechanisms_that_are_on() -> None:
+    text = plan_text(make_arm("baseline"))
+    for word in ("overlap", "read ahead", "drop", "traces", "load all"):
+        assert word not in text
+    on = {"overlap": True, "predict_prefetch": True, "predict_spec_max": 2, "predict_horizon": 1}
+    text = plan_text(with_engine(make_arm("baseline"), drop_cold_experts=0.75, io_trace=True, **on))
+    for words in ("overlap yes", "read ahead predict 2, l+1", "drop 0.75", "traces io"):
+        assert words in text
 
 
 def test_a_failed_cell_says_why() -> None:

@@ -1,0 +1,77 @@
+"""moe-engine's command line for an arm (docs/engine.md). Touches nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.engine_flags import conflict
+from harness.engines.native import TELEMETRY, TOKENS
+from harness.errors import UsageError
+from harness.records import Arm
+
+# flag, setting, and the value of the setting for which the flag is given
+_SWITCHES = (
+    ("--moe-stream", "moe_stream", True),
+    ("--overlap", "overlap", True),
+    ("--force-cache", "force_cache", True),
+    ("--load-all", "load_all", True),
+    ("--no-odirect", "direct_io", False),
+    ("--predict-prefetch", "predict_prefetch", True),
+    ("--drop-no-renorm", "drop_renorm", False),
+    ("--drop-in-prefill", "drop_in_prefill", True),
+    ("--repack", "repack", True),
+)
+_VALUES = (
+    ("--cache-mb", "cache_mb"),
+    ("--cache-floor-mb", "cache_floor_mb"),
+    ("--cache-ceil-mb", "cache_ceil_mb"),
+    ("--io-threads", "io_threads"),
+    ("--dense-weights", "dense_weights"),
+    ("--prefetch", "prefetch"),
+    ("--predict-spec-max", "predict_spec_max"),
+    ("--predict-horizon", "predict_horizon"),
+    ("--drop-cold-experts", "drop_cold_experts"),
+    ("--expert-used", "expert_used"),
+)
+# of a run, not of its memory plan
+_RUN_SWITCHES = (("--no-eog", "no_eog", True), ("--predict-log", "predict_log", True))
+
+
+def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir: Path) -> list[str]:
+    """The engine's command line for one cell; every setting that is not None is spelt out.
+
+    Raises UsageError for settings that cannot act together.
+    """
+    argv = _common_argv(engine, model, prompt_file, arm)
+    s = arm.engine
+    argv += [flag for flag, name, on in _RUN_SWITCHES if getattr(s, name) is on]
+    for kind in ("route", "io", "compute"):
+        if getattr(s, f"{kind}_trace"):
+            argv += [f"--{kind}-trace", str(out_dir / f"{kind}_trace.csv")]
+    if s.compute_trace is not None:
+        argv += ["--compute-trace-by", s.compute_trace]
+    return [*argv, "--csv", str(out_dir / TOKENS), "--telemetry", str(out_dir / TELEMETRY)]
+
+
+def plan_memory_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
+    """Asks for the memory plan of the same cell; nothing is decoded, so nothing of that is said."""
+    return [*_common_argv(engine, model, prompt_file, arm), "--plan-memory"]
+
+
+def _common_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
+    s = arm.engine
+    found = conflict(vars(s))
+    if found is not None:
+        raise UsageError(f"arm {arm.name}: {found.name}: {found.words}")
+    argv = [str(engine), "-m", str(model), "-f", str(prompt_file), "-n", str(arm.n_predict)]
+    argv += ["-c", str(s.n_ctx), "-b", str(s.n_batch), "-t", str(s.threads)]
+    argv += ["--temp", "0", "--seed", str(arm.seed)]
+    argv += [flag for flag, name, on in _SWITCHES if getattr(s, name) is on]
+    for flag, name in _VALUES:
+        value = getattr(s, name)
+        if value is not None:
+            argv += [flag, str(value)]
+    if s.forced_routes is not None:
+        # the engine runs in the cell's directory
+        argv += ["--forced-routes", str(Path(s.forced_routes).absolute())]
+    return argv

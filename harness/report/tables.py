@@ -1,0 +1,115 @@
+"""Tables for the terminal: what an arm was asked, and numbers as people read them. `-`: nothing."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from harness.analysis.tables import Data, Value
+from harness.records import Arm
+
+MIB = 2**20
+GOOD, BAD, UNSURE = "green", "red", "yellow"
+STYLES = {
+    "stable": GOOD,
+    "win": GOOD,
+    "provisional_win": GOOD,
+    "equivalent": GOOD,
+    "loss": BAD,
+    "provisional_loss": BAD,
+    "ok": GOOD,
+    "failed": BAD,
+    "killed": BAD,
+    "refused": BAD,
+}
+_WORDS = ("cell", "arm", "role", "status", "predictor")
+
+
+def empty_table(*columns: str) -> Table:
+    """Words to the left, numbers to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column in _WORDS else "right", no_wrap=True)
+    return table
+
+
+def table_of(data: Data, without: tuple[str, ...] = ()) -> Table:
+    """Every column but those whose keys are in `without`."""
+    shown = [i for i, column in enumerate(data.columns) if column.key not in without]
+    table = empty_table(*(data.columns[i].title for i in shown))
+    for row in data.rows:
+        table.add_row(*(_cell(row[i], data.columns[i].form) for i in shown))
+    return table
+
+
+def _cell(value: Value, form: str) -> Text:
+    if value is None:
+        return Text("-")
+    text = format(value, form)
+    return Text(text, "" if form else STYLES.get(text, ""))
+
+
+def settings_of(arm: Arm) -> dict[str, str]:
+    """What an arm asks of the engine, by title; `-`: left to the engine, off or unlimited."""
+    engine = arm.engine
+    return {
+        "cache MiB": _text(engine.cache_mb) if engine.moe_stream else "mmap",
+        "io threads": _text(engine.io_threads),
+        "direct io": "-" if engine.direct_io is None else _yes_no(engine.direct_io),
+        "dense": engine.dense_weights or "-",
+        **_mechanisms(arm),
+        "top-k": _text(engine.expert_used),
+        "threads": str(engine.threads),
+        "n_ctx": str(engine.n_ctx),
+        "n_batch": str(engine.n_batch),
+        "tokens": str(arm.n_predict),
+        "repack": _yes_no(engine.repack),
+        "no_eog": _yes_no(engine.no_eog),
+        "prompt": f"{len(arm.prompt)} characters",
+        "limit MiB": "-" if arm.data_limit_bytes is None else f"{arm.data_limit_bytes / MIB:g}",
+    }
+
+
+def _mechanisms(arm: Arm) -> dict[str, str]:
+    """Only what is on: there are many, and a campaign is about few of them."""
+    e = arm.engine
+    ahead = "-" if e.prefetch is None else f"previous {e.prefetch}"
+    if e.predict_prefetch:
+        horizon = "" if e.predict_horizon is None else f", l+{e.predict_horizon}"
+        most = "" if e.predict_spec_max is None else f" {e.predict_spec_max}"
+        ahead = f"predict{most}{horizon}"
+    drop = "-" if e.drop_cold_experts is None else f"{e.drop_cold_experts:g}"
+    if e.drop_cold_experts is not None:
+        drop += "" if e.drop_renorm else " no renorm"
+        drop += " prefill" if e.drop_in_prefill else ""
+    traces = [kind for kind in ("route", "io", "compute") if getattr(e, f"{kind}_trace")]
+    bounds = [
+        f"{name} {value}"
+        for name, value in (("floor", e.cache_floor_mb), ("ceiling", e.cache_ceil_mb))
+        if value is not None
+    ]
+    return {
+        "overlap": "yes" if e.overlap else "-",
+        "read ahead": ahead,
+        "drop": drop,
+        "predict log": "yes" if e.predict_log else "-",
+        "cache bounds": ", ".join(bounds) or "-",
+        "force cache": "yes" if e.force_cache else "-",
+        "load all": "yes" if e.load_all else "-",
+        "traces": "+".join(traces) or "-",
+        "forced routes": e.forced_routes or "-",
+    }
+
+
+def said_of_all(settings: dict[str, str], differing: list[str], arm: Arm) -> str:
+    """What all arms have in common, in one line; mechanisms that are off are not mentioned."""
+    off = {title for title, text in _mechanisms(arm).items() if text == "-"}
+    return ", ".join(f"{t} {s}" for t, s in settings.items() if t not in {*differing, *off})
+
+
+def _yes_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _text(value: int | str | None) -> str:
+    return "-" if value is None else str(value)

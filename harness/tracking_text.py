@@ -1,0 +1,73 @@
+"""Names and values in the form that a tracking store takes, without secrets. Touches nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+_SECRET = re.compile(
+    r"(^|_)(password|passwd|passphrase|token|secret|credentials?|api_?key|private_key|key_file)$",
+    re.IGNORECASE,
+)
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_./ -]")
+# part of a value, so that what was cut cannot be mistaken for the whole
+_CUT = " ... (cut, sha256 {})"
+PARAM_CHARS = 6000
+NAME_CHARS = 250
+TAG_CHARS = 5000
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings to `a.b.c: text`, in names and lengths that the store takes, without None."""
+    flat: dict[str, str] = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{name}.")
+        elif value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            flat[name_for_store(name)] = cut(text, PARAM_CHARS)
+    return flat
+
+
+def without_secrets(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy without keys that name secrets, and with user names and passwords out of URLs."""
+    clean: dict[str, Any] = {}
+    for key, value in data.items():
+        if _SECRET.search(str(key)):
+            continue
+        if isinstance(value, Mapping):
+            clean[str(key)] = without_secrets(value)
+        elif isinstance(value, str):
+            clean[str(key)] = without_credentials(value)
+        else:
+            clean[str(key)] = value
+    return clean
+
+
+def without_credentials(text: str) -> str:
+    """A URL without its user and password; any other text as it is."""
+    if "://" not in text or "@" not in text:
+        return text
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return text
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def name_for_store(name: str) -> str:
+    """`name` with what the store refuses replaced by `_`, and no longer than it takes."""
+    return cut(_NOT_IN_A_NAME.sub("_", name), NAME_CHARS, " {:.12}")
+
+
+def cut(text: str, most: int, mark: str = _CUT) -> str:
+    """`text`, or its beginning and the hash of the whole when it is longer than `most`."""
+    if len(text) <= most:
+        return text
+    end = mark.format(hashlib.sha256(text.encode()).hexdigest())
+    return text[: most - len(end)] + end
