@@ -95,32 +95,81 @@ def test_a_campaign_from_command_line_to_verdict(finished: Finished) -> None:
         assert (campaign / name).is_file(), name
     assert [r["cell"] for r in records(campaign)] == [
         "baseline",
-        "cache_half",
-        "cache_off",
+        "retention",
+        "spec2",
         "sentinel",
     ]
     verdict = json.loads((campaign / "verdict.json").read_text())
     assert verdict["campaign"] == campaign.name
-    assert [v["candidate"] for v in verdict["verdicts"]] == ["cache_half", "cache_off"]
+    assert [v["candidate"] for v in verdict["verdicts"]] == ["retention", "spec2"]
     text = done.stdout
     for word in ("tok/s", "hit rate", "MiB/token", "anon peak MiB", "drift:", "sentinel"):
         assert word in text
-    assert "cache_half against baseline" in text
+    for word in ("spec MiB/token", "useful", "75.0%", "dropped", "12.5%"):
+        assert word in text
+    assert "retention against baseline" in text
     assert str(campaign) in text
     assert not any(ord(c) < 32 and c != "\n" for c in text), "control characters"
     assert done.stderr == ""
 
 
+def test_the_work_that_mechanisms_did_is_in_the_records(finished: Finished) -> None:
+    _, campaign, _ = finished
+    baseline, retention, spec2, sentinel = (r["counters"] for r in records(campaign))
+    assert baseline == sentinel
+    assert baseline["dropped"] > 0
+    assert baseline["spec_experts"] is None
+    for counters in (retention, spec2):
+        assert counters["spec_experts"] > counters["spec_useful"] > 0
+    assert {r["prediction"] for r in records(campaign)} == {None}
+    flags = [" ".join(r["argv"]) for r in records(campaign)]
+    assert ["--predict-spec-max 0" in f for f in flags] == [False, True, False, False]
+    assert all("--drop-cold-experts 0.75" in f for f in flags)
+
+
+def test_a_survey_shows_its_table_and_judges_no_speed(command: Command, tmp_path: Path) -> None:
+    words = [w for w in command() if w != "+experiment=matched_pair"]
+    done = run([*words, "+experiment=predictor_accuracy"])
+    (campaign,) = campaigns(tmp_path)
+    (record,) = records(campaign)
+    assert record["prediction"]["predictors"]["stale_gate"]["slots_hit"] == 30
+    verdict = json.loads((campaign / "verdict.json").read_text())
+    assert verdict["verdicts"] == []
+    assert verdict["drift"]["verdict"] == "unknown"
+    assert "no sentinel" in verdict["drift"]["reasons"][0]
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "stale gate 75.0% 30.0% 40 10" in lines
+    assert "1 75.0% - 30.0% 100.0% 5" in lines
+    assert any("the speed of a probed run says nothing" in line for line in lines)
+    # all that stands after the records can be had again
+    assert run(resume(campaign)).stdout.count("75.0%") == done.stdout.count("75.0%")
+
+
+@pytest.mark.parametrize("name", ["io_lanes", "drop_sweep", "prefetch"])
+def test_a_sweep_knows_its_drift(name: str, command: Command, tmp_path: Path) -> None:
+    words = [w for w in command() if w != "+experiment=matched_pair"]
+    run([*words, f"+experiment={name}"])
+    (campaign,) = campaigns(tmp_path)
+    cells = records(campaign)
+    assert [c["cell"] for c in cells if c["role"] == "sentinel"] == ["sentinel_1", "sentinel"]
+    verdict = json.loads((campaign / "verdict.json").read_text())
+    assert isinstance(verdict["drift"]["sentinel_change_pct"], float)
+    candidates = {c["cell"] for c in cells if c["role"] == "candidate"}
+    assert {v["candidate"] for v in verdict["verdicts"]} == candidates
+    for v in verdict["verdicts"]:
+        assert "next to it" not in " ".join(v["reasons"])
+
+
 def test_the_next_plan_knows_how_long_such_cells_take(finished: Finished) -> None:
     _, _, command = finished
     assert "by earlier campaigns" in run(command("plan_only=true")).stdout
-    text = run(command("plan_only=true", "cells.cache_half.n_predict=9")).stdout
+    text = run(command("plan_only=true", "cells.spec2.n_predict=9")).stdout
     assert "1 cell unknown" in text
 
 
 def test_plan_only_prints_the_plan_and_makes_nothing(command: Command, tmp_path: Path) -> None:
     text = run(command("plan_only=true", "engine.binary=/no/engine/needed")).stdout
-    for word in ("baseline", "cache_half", "cache_off", "sentinel", "0.2", "unknown"):
+    for word in ("baseline", "retention", "spec2", "sentinel", "0.2", "unknown"):
         assert word in text
     assert campaigns(tmp_path) == []
 
@@ -146,10 +195,10 @@ def test_an_arm_that_the_engine_refuses_is_found_before_the_first_cell(
 
 
 def test_a_cell_that_fails_is_told_and_the_rest_goes_on(command: Command, tmp_path: Path) -> None:
-    prompt = 'cells.cache_half.prompt="{\\"exit\\": 5, \\"complain\\": \\"read error\\"}"'
+    prompt = 'cells.spec2.prompt="{\\"exit\\": 5, \\"complain\\": \\"read error\\"}"'
     done = run(command(prompt), code=1)
     (campaign,) = campaigns(tmp_path)
-    assert [r["status"] for r in records(campaign)] == ["ok", "failed", "ok", "ok"]
+    assert [r["status"] for r in records(campaign)] == ["ok", "ok", "failed", "ok"]
     assert "read error" in done.stdout
     assert (campaign / "verdict.json").is_file()
 

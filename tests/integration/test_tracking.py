@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from harness import rundir
@@ -28,9 +29,12 @@ from harness.records import (
     Counters,
     Drift,
     EngineSettings,
+    LayerScores,
     Metrics,
     Plan,
     PlannedCell,
+    Prediction,
+    PredictorScore,
     ProbeResult,
     Probes,
     TargetId,
@@ -158,6 +162,7 @@ class Store:
     def __init__(self, uri: str) -> None:
         from mlflow.tracking import MlflowClient
 
+        self.uri = uri
         self.client = MlflowClient(uri)
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         assert experiment is not None
@@ -246,6 +251,80 @@ def test_summary_metrics_are_the_records_and_null_is_not_logged(runs: Path) -> N
         assert run.data.metrics["device/wait_s"] == 30
 
 
+def table(store: Store, name: str) -> Any:
+    """A table of the parent, as MLflow's user interface loads it."""
+    from mlflow.artifacts import download_artifacts
+
+    tags = store.parent.data.tags["mlflow.loggedArtifacts"]
+    assert {"path": name, "type": "table"} in json.loads(tags)
+    path = download_artifacts(
+        run_id=store.parent.info.run_id, artifact_path=name, tracking_uri=store.uri
+    )
+    return pandas.read_json(path, orient="split")
+
+
+def set_record(directory: Path, cell: str, **changes: Any) -> None:
+    write_json(
+        directory / "cells" / cell / RECORD,
+        dataclasses.replace(record_of(directory, cell), **changes),
+    )
+
+
+def test_the_results_are_a_table_that_is_not_appended_to(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    first = table(stored(directory), "results.json")
+    assert list(first["cell"]) == ["baseline", "cache_half", "sentinel"]
+    expected = [record_of(directory, n).metrics.tok_s for n in sorted(stored(directory).cells)]
+    assert list(first["tok_s"]) == pytest.approx(expected)
+    assert "dropped_share" not in first
+    log(directory)
+    assert len(table(stored(directory), "results.json")) == 3
+    record = record_of(directory, "01-cache_half")
+    metrics = dataclasses.replace(record.metrics, tok_s=1.5, dropped_share=0.125)
+    set_record(directory, "01-cache_half", metrics=metrics)
+    log(directory)
+    again = table(stored(directory), "results.json")
+    assert len(again) == 3
+    assert again["tok_s"][1] == 1.5
+    assert list(again["dropped_share"].notna()) == [False, True, False]
+
+
+def test_what_predictors_scored_is_a_table_and_metrics_of_the_cell(runs: Path) -> None:
+    directory = write_campaign(runs)
+    prediction = Prediction(
+        {
+            "stale_gate": PredictorScore(10, 3, 40, 30),
+            "stale_gate_2": PredictorScore(0, 0, 0, 0),
+        },
+        unscored_routings=1,
+        layers=(LayerScores(1, 10, 0.75), LayerScores(2, 0, 0.0)),
+    )
+    set_record(directory, "01-cache_half", prediction=prediction)
+    log(directory)
+    store = stored(directory)
+    scores = table(store, "predictors.json")
+    assert list(scores["cell"]) == ["cache_half", "cache_half"]
+    assert list(scores["predictor"]) == ["stale gate", "stale gate, two layers early"]
+    assert scores["slot_overlap"][0] == 0.75
+    assert math.isnan(scores["slot_overlap"][1])
+    layers = table(store, "predictors_by_layer.json")
+    assert list(layers["layer"]) == [1, 2]
+    assert layers["stale_gate"][0] == 0.75
+    assert math.isnan(layers["stale_gate"][1])
+    metrics = store.cells["01-cache_half"].data.metrics
+    assert metrics["predictor/stale_gate_slot_overlap"] == 0.75
+    assert metrics["predictor/stale_gate_whole_routings"] == 0.3
+    assert "predictor/stale_gate_2_slot_overlap" not in metrics
+
+
+def test_without_scores_there_is_no_table_of_them(runs: Path) -> None:
+    directory = write_campaign(runs)
+    log(directory)
+    store = stored(directory)
+    assert not {a for a in store.artifacts(store.parent) if a.startswith("predictors")}
+
+
 @pytest.mark.parametrize("key", ["tok_s", "hit_rate", "bytes_per_token"])
 def test_series_by_token_end_in_the_summary_of_the_same_name(runs: Path, key: str) -> None:
     directory = write_campaign(runs)
@@ -305,7 +384,8 @@ def test_artifacts_lie_beside_the_campaigns(runs: Path) -> None:
     log(directory)
     store = stored(directory)
     assert store.artifacts(store.parent) == {
-        *("config.yaml", "plan.json", "environment.json", "verdict.json", "journal.jsonl")
+        *("config.yaml", "plan.json", "environment.json", "verdict.json", "journal.jsonl"),
+        "results.json",
     }
     assert store.artifacts(store.cells["00-baseline"]) == {
         "record.json",
