@@ -58,7 +58,8 @@ def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
         except OSError as e:
             raise DeviceError(f"{engine}: cannot be run: {e.strerror}") from e
     words = native.complaint(done.stderr) or f"exit code {done.returncode}, no error message"
-    if done.returncode in (EXIT_USAGE, EXIT_MODEL):
+    # refused although no limit is in force: a cache below one token's cycle
+    if done.returncode in (EXIT_USAGE, EXIT_MODEL, native.EXIT_REFUSED):
         raise UsageError(f"cells.{arm.name}: the engine refuses it: {words}")
     if done.returncode != 0:
         raise DeviceError(f"cells.{arm.name}: {engine} --plan-memory failed: {words}")
