@@ -22,7 +22,8 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
     "mode": ("--moe-stream",),
     "cache_mb": ("--cache-mb", "--moe-stream"),
     "capacity_bytes": _CACHE_SIZE,
-    # beside the cache: room for the experts of one batch, and for what is read ahead
+    # beside the cache: room for the experts of one batch and for what is read ahead; a trace of
+    # another model counts its own experts
     "arena_bytes": (
         *_CACHE_SIZE,
         "--expert-used",
@@ -35,6 +36,7 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
         "--predict-prefetch",
         "--predict-spec-max",
         "--predict-horizon",
+        "--forced-routes",
     ),
     "direct_io": ("--no-odirect", "--moe-stream"),
     "dense_weights": ("--dense-weights", "--moe-stream"),

@@ -77,7 +77,7 @@ def check_refused(
         (["+experiment=matched_par"], r"matched_par.*matched_pair"),
         (["+experiment=matched_pair", "schedule.spacing=3"], r"schedule\.spacing\b.*spacing_s"),
         (["+experiment=matched_pair", "shedule.spacing_s=3"], r"shedule.*schedule"),
-        (["+experiment=matched_pair", "cells.cache_half.engine.cache_mb=-1"], r"cache_mb.*-1"),
+        (["+experiment=matched_pair", "cells.spec2.engine.cache_mb=-1"], r"cache_mb.*-1"),
         (["+experiment=matched_pair", "cell.n_predict=many"], r"n_predict.*many"),
         (["+experiment=matched_pair", "schedule.spacing_s=-1"], r"spacing_s"),
         (["+experiment=matched_pair", "model=referenc"], r"referenc.*reference"),

@@ -1,0 +1,92 @@
+"""Every experiment but the main job, short, as a user runs it: real engine, shipped model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.configure import conf_dir, options
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+REPO = Path(__file__).resolve().parents[2]
+NAMES = [n for n in options(conf_dir(), "experiment") if n != "matched_pair"]
+
+
+def harness(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *args],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+
+
+def campaign(runs: Path, name: str, *overrides: str) -> tuple[str, Path, list[dict[str, Any]]]:
+    short = (
+        "cell.n_predict=48",
+        "cell.n_ctx=256",
+        "schedule.spacing_s=0.1",
+        "schedule.probe_s=0.1",
+    )
+    done = harness(f"+experiment={name}", f"runs_dir={runs}", *short, *overrides)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+    (found,) = [p for p in runs.iterdir() if (p / "journal.jsonl").is_file()]
+    records = [json.loads(p.read_text()) for p in sorted(found.glob("cells/*/record.json"))]
+    return done.stdout, found, records
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "predictor_accuracy"])
+def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
+    small = ("model.factor=2",) if name == "io_lanes" else ()
+    text, found, records = campaign(tmp_path / "runs", name, "tracking=off", *small)
+    verdict = json.loads((found / "verdict.json").read_text())
+    assert verdict["drift"]["verdict"] in {"stable", "drifting", "throttled"}
+    assert {v["candidate"] for v in verdict["verdicts"]} == {
+        r["arm"] for r in records if r["role"] == "candidate"
+    }
+    for record in records:
+        assert record["status"] == "ok"
+        assert f"{record['index']} {record['cell']}" in text
+    header = next(line for line in text.splitlines() if "tok/s" in line and "status" in line)
+    assert ("spec MiB/token" in header) is (name == "prefetch")
+    assert ("dropped" in header) is (name == "drop_sweep")
+    if name in ("prefetch", "io_lanes", "cache_sizes"):
+        assert len({r["output_sha256"] for r in records}) == 1, "all generate the same text"
+
+
+def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:
+    import mlflow
+
+    text, found, (record,) = campaign(tmp_path / "runs", "predictor_accuracy")
+    control = record["prediction"]["predictors"]["control"]
+    assert control["slots_hit"] >= 0.999 * control["slots"] > 0
+    assert "warning" not in text
+    lines = [line.split() for line in text.splitlines()]
+    assert [line[1] for line in lines if line[:1] == ["control"]] == ["100.0%"]
+    (first_layer,) = [
+        line for line in lines if line[:1] == ["0"] and len(line) == 6 and "-" in line
+    ]
+    assert first_layer[1:3] == ["-", "-"]
+    verdict = json.loads((found / "verdict.json").read_text())
+    assert verdict["verdicts"] == []
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{found.parent / 'mlflow.db'}")  # load_table knows no other
+    try:
+        experiment = mlflow.get_experiment_by_name("predictor_accuracy")
+        assert experiment is not None
+        client = mlflow.MlflowClient()
+        table = client.load_table(experiment.experiment_id, "predictors.json")
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert list(table["predictor"])[-1] == "control"
