@@ -161,6 +161,12 @@ def _cache_conflicts(s: Mapping[str, Any]) -> Iterator[Conflict]:
     for name in ("cache_floor_mb", "cache_ceil_mb"):
         if asked(s, name) and s["cache_mb"] != "auto":
             yield Conflict(name, f"{s[name]} bounds an automatic cache only; set cache_mb to auto")
+    if asked(s, "forced_routes") and (s["cache_mb"] == "auto" or asked(s, "cache_fraction")):
+        yield Conflict(
+            "forced_routes",
+            "the cache counts the experts of the trace's model, so this one's say nothing of its "
+            "size; give cache_mb in MiB, and cache_fraction as null",
+        )
     if s["force_cache"] and s["cache_mb"] == "auto":
         yield Conflict("force_cache", "cannot act with cache_mb=auto; give the size, or use false")
     for name in _NEED_A_CACHE:

@@ -72,7 +72,8 @@ def test_what_does_not_drop_says_the_same_and_counts_what_it_did(run: Run, tmp_p
         tmp_path,
         arm("base"),
         arm("overlap", overlap=True),
-        arm("previous", prefetch=1),
+        # below one token's cycle: above it, what the previous token used is resident still
+        arm("previous", prefetch=1, cache_mb=3, force_cache=True),
         arm("stale", predict_prefetch=True, predict_horizon=1, predict_spec_max=2),
         arm("retention", predict_prefetch=True, predict_spec_max=0),
         arm("warm", dense_weights="warm"),

@@ -25,6 +25,7 @@ NEVER = {"repack"}  # in streaming mode
 EXCLUDE = [
     *({"no cache", name} for name in ("force", "prefetch", "predict", "drop", "auto")),
     {"auto", "force"},
+    {"auto", "forced"},
     {"load all", "overlap"},
     {"prefetch", "predict"},
     {"forced", "predict"},
@@ -59,6 +60,12 @@ def test_without_streaming_nothing_of_it_can_act(name: str) -> None:
 def test_plain_mode_by_itself_is_fine() -> None:
     plain = vars(EngineSettings(threads=1, n_ctx=64, n_batch=16, repack=True))
     assert conflict(plain) is None
+
+
+def test_a_share_of_this_models_experts_is_no_size_for_another_models_trace() -> None:
+    found = conflict(settings_of("forced") | {"cache_mb": None, "cache_fraction": 0.25})
+    assert found is not None
+    assert "give cache_mb in MiB" in found.words
 
 
 def test_zero_is_asked_for_and_false_is_not() -> None:
