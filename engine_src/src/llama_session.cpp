@@ -3,6 +3,8 @@
 #include "error.h"
 #include "pager.h"
 
+#include "llama-ext.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -111,6 +113,9 @@ ContextPtr make_context(llama_model * model, const Options & options) {
         const std::string reason = last_llama_error();
         throw Error(ExitCode::other, "cannot create a context" + (reason.empty() ? "" : ": " + reason));
     }
+    // Some architectures (gpt-oss, gemma4, qwen35moe, qwen3next) compute their last layer for every token of a prompt, in
+    // case a draft model wants its output, unless told that nobody does. Its experts need not be read for them then.
+    llama_set_embeddings_nextn(context.get(), false, true);
     return context;
 }
 

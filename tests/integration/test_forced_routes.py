@@ -28,7 +28,7 @@ SHARED = Path(os.environ.get("MOE_SHARED_DIR", Path(__file__).parents[3] / "shar
 MIB = 2**20
 CELL = ["turn", "phase", "step", "layer", "slot"]
 
-Make = Callable[[int, int, int], Path]
+Make = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def program() -> Path:
 def routed(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Makes the smallest model of so many layers, experts and experts per token."""
 
-    def make(n_layer: int, n_expert: int, n_used: int) -> Path:
+    def make(n_layer: int, n_expert: int, n_used: int, arch: str = "qwen3moe") -> Path:
         path = tmp_path_factory.mktemp("routed") / "model.gguf"
         shape = Geometry("", n_layer, n_expert, n_used, 32, 32, n_head=1, n_head_kv=1, head_dim=32)
-        write_synthetic(path, shape, weights="Q8_0")
+        write_synthetic(path, shape, arch=arch, weights="Q8_0")
         return path
 
     return make
@@ -81,6 +81,7 @@ class Recorded:
     """What is known of a recorded run: its model, its length, and its log's hit rate."""
 
     name: str
+    arch: str
     n_layer: int
     n_used: int
     prompt: int
@@ -99,14 +100,14 @@ class Recorded:
 
 
 RECORDED = [
-    Recorded("qwen", 48, 6, 28, 128, 4000, 74.9, 39526, 9929),
-    Recorded("gptoss", 36, 2, 85, 64, 3000, 32.4, 6375, 4309),
+    Recorded("qwen", "qwen3moe", 48, 6, 28, 128, 4000, 74.9, 39526, 9929),
+    Recorded("gptoss", "gpt-oss", 36, 2, 85, 64, 3000, 32.4, 6375, 4309),
 ]
 
 
 @pytest.mark.parametrize("was", RECORDED, ids=lambda was: was.name)
 def test_a_recorded_run_is_repeated_hit_by_hit(was: Recorded, program: Path, routed: Make) -> None:
-    trace, model = was.trace, routed(was.n_layer, 128, was.n_used)
+    trace, model = was.trace, routed(was.n_layer, 128, was.n_used, was.arch)
     length = {"prompt": was.prompt, "tokens": was.tokens}
     records = forced(program, model, trace, was.cache_mb, **length)
     assert records["start"]["forced_routes"]["exact"]
@@ -280,11 +281,12 @@ def test_the_memory_plan_counts_real_bytes_and_is_kept(
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (n_bytes, n_bytes)),
         )
 
-    done = limited(plan["needed_bytes"])
+    # plan and run are two processes, and the heaps of two processes differ by a few pages
+    done = limited(plan["needed_bytes"] + MIB // 4)
     assert done.returncode == 0, done.stderr
     records = {r["type"]: r for r in map(json.loads, telemetry.read_text().splitlines())}
     arena = records["start"]["arena"]
     assert plan["arena_bytes"] == arena["bytes"] == arena["slots"] * arena["slot_bytes"]
     assert arena["bytes"] < CACHE_MB * MIB
     assert records["summary"]["anon_peak_bytes"] <= plan["needed_bytes"]
-    assert limited(plan["needed_bytes"] - MIB).returncode == 4
+    assert limited(plan["needed_bytes"] - MIB // 4).returncode == 4

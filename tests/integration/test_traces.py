@@ -11,6 +11,7 @@ import pytest
 from engine_parts import engine, run
 
 from harness.models import model_info
+from harness.models.architectures import ARCHITECTURES
 from harness.models.geometry import GEOMETRIES
 from harness.models.synth import write_synthetic
 
@@ -45,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def traced(program: Path, model: Path, folder: Path, *flags: str) -> Traced:
+def traced(program: Path, model: Path, folder: Path, *flags: str, arch: str = "qwen3moe") -> Traced:
     files = {kind: folder / f"{kind}.csv" for kind in ("route", "io", "compute")}
     written = [word for kind, path in files.items() for word in (f"--{kind}-trace", str(path))]
     records = run(
@@ -56,7 +57,7 @@ def traced(program: Path, model: Path, folder: Path, *flags: str) -> Traced:
     )
     tables = {}
     for kind, path in files.items():
-        assert path.read_text().startswith(f"# {kind}_trace v1\n# model={model} arch=qwen3moe ")
+        assert path.read_text().startswith(f"# {kind}_trace v1\n# model={model} arch={arch} ")
         tables[kind] = pd.read_csv(path, comment="#")
         assert not tables[kind].drop(columns="weight", errors="ignore").isna().any().any()
     total = records["summary"]["total"]
@@ -127,3 +128,16 @@ def test_layers_of_the_compute_trace_are_whole(program: Path, model: Path, tmp_p
     last = compute["step"].max()
     assert {f"layer-{i}" for i in range(n_layer)} <= set(rows[last].index)
     assert (rows[last].drop("other", errors="ignore") == 1).all()
+
+
+@pytest.mark.parametrize("arch", list(ARCHITECTURES))
+def test_of_a_prompt_the_last_layer_computes_the_last_token(
+    arch: str, program: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_synthetic(path, GEOMETRIES["tiny"], arch=arch)
+    route = traced(program, path, tmp_path, arch=arch).route
+    prompt = route[route["phase"] == 0]
+    last = prompt["layer"].max()
+    assert set(prompt.loc[prompt["layer"] == last, "step"]) == {len(PROMPT) - 1}
+    assert set(prompt.loc[prompt["layer"] != last, "step"]) == set(range(len(PROMPT)))
