@@ -42,12 +42,10 @@ StoreCounters ExpertStore::counters() const {
 
 bool ExpertStore::resident(uint32_t block, uint32_t expert) const {
     const uint32_t slot = arena_.find(key(block, expert));
-    if (slot == Arena::kNone) {
-        return false;
-    }
-    // A speculative read occupies its slot before it is complete.
-    return std::all_of(speculations_.begin(), speculations_.end(),
-                       [&](const auto & s) { return s->slot != slot || whole(*s); });
+    // The slot of a speculative read is occupied, and pinned, from the start until the read is collected. What is found
+    // complete in between must not be used: collecting it would take away the pin of its user.
+    return slot != Arena::kNone && std::none_of(speculations_.begin(), speculations_.end(),
+                                                [&](const auto & s) { return s->slot == slot; });
 }
 
 std::unique_ptr<LayerExperts> ExpertStore::begin(uint32_t block, const std::vector<uint32_t> & experts,

@@ -60,6 +60,7 @@ public:
     ExpertStore(const Catalog & catalog, const SlotLayout & layout, IoPool & io, const StoreOptions & options);
     ~ExpertStore();
 
+    // What speculation has read counts once it is collected.
     bool resident(uint32_t block, uint32_t expert) const;
 
     // Pins the block's `experts` (each once, least important for the future first) and asks for what is missing, part

@@ -98,6 +98,7 @@ void RoutingPolicy::drop(const MoeBlockNodes & nodes, uint32_t block, const ggml
         throw Error(ExitCode::model, "--drop-cold-experts: the routing weights of layer " +
                                          std::to_string(catalog_.block(block).layer) + " cannot be found in this model");
     }
+    store_.collect_speculation();
     const auto k = static_cast<size_t>(ids->ne[0]);
     std::vector<int32_t> experts(k);
     std::vector<float> weights(k);
