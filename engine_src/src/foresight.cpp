@@ -13,7 +13,8 @@ Foresight::Foresight(const Catalog & catalog, ExpertStore & store, const Foresig
       n_blocks_(static_cast<uint32_t>(catalog.blocks().size())),
       rules_(n_blocks_),
       previous_(n_blocks_),
-      control_due_(n_blocks_, false) {
+      control_due_(n_blocks_, false),
+      control_chosen_(n_blocks_) {
     if (options.log || options.predict) {
         thread_.emplace(kKinds * n_blocks_);
     }
@@ -69,6 +70,7 @@ void Foresight::on_router_input(const ggml_tensor * input, uint32_t block) {
         if (checks_control(block)) {
             add_task(kControl, block);
             control_due_[block] = true;
+            control_chosen_[block].clear();
         }
     }
     top_k_ = static_cast<uint32_t>(previous_[block].size());
@@ -82,6 +84,9 @@ void Foresight::on_router_input(const ggml_tensor * input, uint32_t block) {
 void Foresight::on_routing(const CallInfo & call, uint32_t block, const std::vector<int32_t> & chosen) {
     if (call.phase == Phase::decode && options_.log) {
         score(block, chosen);
+    }
+    if (call.phase == Phase::decode && control_due_[block] && control_chosen_[block].empty()) {
+        control_chosen_[block] = chosen;
     }
     previous_[block] = chosen;
 }
@@ -153,7 +158,8 @@ void Foresight::act_on_prediction(uint32_t target) {
     }
 }
 
-// Controls that have been ranked in the mean time, against what was then routed.
+// Controls that have been ranked in the mean time, against what was routed of the same token: a later one, or a prompt,
+// may have been routed since.
 void Foresight::check_controls() {
     if (options_.log) {
         return;
@@ -163,11 +169,11 @@ void Foresight::check_controls() {
             continue;
         }
         const RankedExperts * ranked = thread_->fetch(place(kControl, b), false);
-        if (ranked == nullptr) {
+        const std::vector<int32_t> & chosen = control_chosen_[b];
+        if (ranked == nullptr || chosen.empty()) {
             continue;
         }
         control_due_[b] = false;
-        const std::vector<int32_t> & chosen = previous_[b];
         const auto k = static_cast<uint32_t>(chosen.size());
         if (ranked->experts.size() != k) {
             continue;

@@ -72,7 +72,8 @@ private:
     std::vector<std::optional<RouterRule>> rules_;
     std::vector<std::vector<int32_t>> previous_;  // per block: routing of the last token that was seen
     std::vector<RankingThread::Task> tasks_;      // of the submission that is being put together
-    std::vector<bool> control_due_;               // per block: a control ranking to compare with previous_
+    std::vector<bool> control_due_;               // per block: a control ranking that is to be compared
+    std::vector<std::vector<int32_t>> control_chosen_;  // with this, empty until it is known
     uint64_t n_tokens_ = 0;
     uint32_t top_k_ = 0;
     PredictionScore score_;
