@@ -90,13 +90,14 @@ llama_token greedy_token(const float * logits, int32_t n_vocab) {
     return best;
 }
 
-std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text) {
+std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, TextPlace place) {
+    const bool specials = place == TextPlace::beginning;
     const int32_t length = static_cast<int32_t>(text.size());
     std::vector<llama_token> tokens(text.size() + 8);
-    int32_t n = llama_tokenize(vocab, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()), true, true);
+    int32_t n = llama_tokenize(vocab, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()), specials, true);
     if (n < 0) {
         tokens.resize(static_cast<size_t>(-n));
-        n = llama_tokenize(vocab, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()), true, true);
+        n = llama_tokenize(vocab, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()), specials, true);
     }
     tokens.resize(static_cast<size_t>(std::max(n, 0)));
     return tokens;
@@ -122,10 +123,20 @@ std::optional<std::string> Decoder::digest() const {
     return digest_ ? std::optional<std::string>(digest_->hex()) : std::nullopt;
 }
 
-CallCost Decoder::prefill(const std::vector<llama_token> & prompt) {
+void Decoder::restart() {
+    if (position_ > 0) {
+        llama_memory_clear(llama_get_memory(context_), true);
+        position_ = 0;
+    }
+}
+
+CallCost Decoder::prefill(const std::vector<llama_token> & prompt, const std::atomic<bool> * cancelled) {
     CallCost sum;
     const size_t step = llama_n_batch(context_);
     for (size_t at = 0; at < prompt.size(); at += step) {
+        if (cancelled && cancelled->load()) {
+            return sum;
+        }
         const size_t count = std::min(step, prompt.size() - at);
         const bool last = at + count == prompt.size();
         sum += evaluate(Phase::prefill, prompt.data() + at, static_cast<int32_t>(count), last ? Logits::last : Logits::none);

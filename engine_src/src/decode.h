@@ -7,6 +7,7 @@
 
 #include "llama.h"
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,8 +21,10 @@ enum class Phase : uint8_t;
 // The token with the largest logit, the lowest id among equals. Throws Error(other) when a logit is NaN.
 llama_token greedy_token(const float * logits, int32_t n_vocab);
 
-// All tokens of the text, with the model's own begin-of-text token if it wants one.
-std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text);
+enum class TextPlace { beginning, continuation };
+
+// All tokens of the text; where it begins a sequence, with the model's own begin-of-text token if it wants one.
+std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, TextPlace place);
 
 // The token's bytes as generated text shows them: control tokens have none.
 std::string token_bytes(const llama_vocab * vocab, llama_token token);
@@ -35,8 +38,15 @@ public:
     void start_digest() { digest_.emplace(); }
     std::optional<std::string> digest() const;
 
-    // The prompt, in batches of the context's batch size; afterwards logits() is the last token's row.
-    CallCost prefill(const std::vector<llama_token> & prompt);
+    // The next prompt starts a sequence of its own.
+    void restart();
+
+    // Tokens of the sequence that have been evaluated.
+    uint64_t n_past() const { return static_cast<uint64_t>(position_); }
+
+    // The prompt, in batches of the context's batch size; afterwards greedy() goes by the last token's row of logits.
+    // `cancelled`, if given, is looked at before each batch: the rest is then left out, and there are no logits.
+    CallCost prefill(const std::vector<llama_token> & prompt, const std::atomic<bool> * cancelled = nullptr);
 
     // One generated token.
     CallCost step(llama_token token);

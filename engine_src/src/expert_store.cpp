@@ -37,6 +37,7 @@ ExpertStore::~ExpertStore() = default;
 StoreCounters ExpertStore::counters() const {
     StoreCounters counters = counters_;
     counters.evictions = arena_.evictions();
+    counters.resident = arena_.n_resident();
     return counters;
 }
 

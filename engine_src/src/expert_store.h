@@ -23,6 +23,7 @@ struct StoreCounters {
     uint64_t speculated = 0;         // experts that speculation brought in whole
     uint64_t speculated_useful = 0;  // of these, those that a layer then needed
     uint64_t retained = 0;
+    uint64_t resident = 0;           // experts that have a slot now
 };
 
 // The experts of one layer while it is computed.

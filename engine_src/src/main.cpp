@@ -2,6 +2,7 @@
 #include "options.h"
 #include "process.h"
 #include "run.h"
+#include "session.h"
 #include "version.h"
 
 #include <cstdio>
@@ -30,7 +31,7 @@ int run_command_line(int argc, char ** argv) {
         return 0;
     }
     moe::require_cpu();
-    return moe::run(options);
+    return options.session ? moe::run_session(options) : moe::run(options);
 }
 
 }  // namespace

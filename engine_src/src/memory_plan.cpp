@@ -71,7 +71,7 @@ void dry_run(const Options & options, const ModelFacts & facts, const std::strin
         }
     }
     if (!prompt.empty()) {
-        out.n_prompt = static_cast<uint32_t>(tokenize(llama_model_get_vocab(model.get()), prompt).size());
+        out.n_prompt = static_cast<uint32_t>(tokenize(llama_model_get_vocab(model.get()), prompt, TextPlace::beginning).size());
     }
     out.base = data_bytes().value_or(0);  // before the scratch probe, which allocates the compute buffers
     out.scratch = std::max(scratch_bytes(context.get(), llama_n_ubatch(context.get()), options.threads),
@@ -208,7 +208,8 @@ std::string MemoryPlan::refusal() const {
 MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const std::string & prompt, Pager * pager) {
     MemoryPlan plan;
     plan.allowed_bytes = data_limit();
-    plan.stack_bytes = static_cast<uint64_t>(options.threads - 1) * thread_stack_bytes();
+    // Compute threads beside the main one, and the reader of a session's requests.
+    plan.stack_bytes = static_cast<uint64_t>(options.threads - 1 + (options.session ? 1 : 0)) * thread_stack_bytes();
     if (pager) {
         const PagerInfo info = pager->info();
         plan.arena_bytes = info.arena_bytes;

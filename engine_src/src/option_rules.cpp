@@ -23,6 +23,9 @@ public:
             return;
         }
         model_and_prompt();
+        if (o_.session) {
+            session();
+        }
         streaming();
         if (o_.plan_memory) {
             planning();
@@ -56,11 +59,25 @@ private:
             refuse("--prompt and --file exclude each other");
         }
         // Planning needs no prompt, but one that is given must fit.
-        if (!has("--prompt") && !has("--file") && !o_.plan_memory) {
-            refuse("a prompt is required: --prompt TEXT or --file FILE");
+        if (!has("--prompt") && !has("--file") && !o_.session && !o_.plan_memory) {
+            refuse("a prompt is required: --prompt TEXT or --file FILE, or --session");
         }
         if (o_.prompt && o_.prompt->empty()) {
             refuse("--prompt: the text is empty");
+        }
+    }
+
+    void session() const {
+        for (const char * name : {"--prompt", "--file"}) {
+            if (has(name)) {
+                refuse(std::string(name) + " cannot be combined with --session: prompts come in on standard input");
+            }
+        }
+        for (const char * name : {"--plan-memory", "--csv", "--telemetry", "--progress", "--logits-digest",
+                                  "--route-trace", "--io-trace", "--compute-trace", "--forced-routes"}) {
+            if (has(name)) {
+                refuse(std::string(name) + " cannot be combined with --session: it is about one prompt");
+            }
         }
     }
 
@@ -187,7 +204,7 @@ private:
 
     void context_length() const {
         // One prompt token at least; the exact check follows once the prompt is tokenised.
-        const bool asked = !o_.plan_memory || has("--predict");
+        const bool asked = !(o_.plan_memory || o_.session) || has("--predict");
         if (asked && static_cast<uint64_t>(o_.n_predict) + 1 > o_.n_ctx) {
             refuse("--predict " + std::to_string(o_.n_predict) + " and a prompt do not fit into --ctx-size " +
                    std::to_string(o_.n_ctx));

@@ -126,10 +126,12 @@ const std::vector<Flag> & flags() {
     static const std::vector<Flag> table = {
         {"--model", "-m", nullptr, "FILE", "GGUF file", "required",
          [](O & o, S & v) { o.model = path("--model", v); }},
-        {"--prompt", "-p", nullptr, "TEXT", "the prompt; exactly one of -p and -f", "required",
+        {"--prompt", "-p", nullptr, "TEXT", "the prompt; exactly one of -p, -f and --session", "required",
          [](O & o, S & v) { o.prompt = v; }},
         {"--file", "-f", nullptr, "FILE", "file with the prompt", "required",
          [](O & o, S & v) { o.prompt_file = path("--file", v); }},
+        {"--session", nullptr, nullptr, nullptr, "instead of a prompt: requests on standard input, docs/session.md",
+         "off", [](O & o, S &) { o.session = true; }},
         {"--predict", "-n", nullptr, "N", "tokens to generate", "128",
          [](O & o, S & v) { o.n_predict = static_cast<int32_t>(whole_number("--predict", v, 1, max_i32)); }},
         {"--ctx-size", "-c", nullptr, "N", "context length in tokens; prompt + N must fit", "1024",
@@ -265,7 +267,7 @@ Options parse_options(const std::vector<std::string> & args, unsigned cores) {
 }
 
 std::string help_text() {
-    std::string text = "usage: moe-engine -m FILE (-p TEXT | -f FILE) [flags]\n\n";
+    std::string text = "usage: moe-engine -m FILE (-p TEXT | -f FILE | --session) [flags]\n\n";
     for (const Flag & flag : flags()) {
         std::string left = "  ";
         left += flag.short_name ? std::string(flag.short_name) + ", " : "    ";

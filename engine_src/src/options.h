@@ -15,6 +15,7 @@ struct Options {
     std::string model;
     std::optional<std::string> prompt;
     std::optional<std::string> prompt_file;
+    bool session = false;  // prompts come in on standard input, n_predict is what they default to
     int32_t n_predict = 128;
     uint32_t n_ctx = 1024;
     uint32_t n_batch = 128;

@@ -178,6 +178,7 @@ public:
         counters.hits = store.hits;
         counters.misses = store.misses;
         counters.evictions = store.evictions;
+        counters.resident_bytes = store.resident * layout_.stride();
         counters.stall_ms = e.stall_ms;
         counters.manage_ms = e.manage_ms;
         counters.reads = io.reads;

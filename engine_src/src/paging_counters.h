@@ -26,6 +26,7 @@ struct PagerCounters {
     };
     std::optional<Foresight> foresight;  // while something predicts
     std::optional<Drops> drops;          // while dropping is on
+    uint64_t resident_bytes = 0;         // now: of slots that hold an expert
     double io_ms = 0;         // wall time with at least one read in flight
     double stall_ms = 0;      // wall time during which compute waited for reads
     double manage_ms = 0;     // slot bookkeeping

@@ -1,12 +1,8 @@
 #include "run.h"
 
-#include "cache_size.h"
 #include "decode.h"
 #include "error.h"
-#include "llama_session.h"
-#include "memory_plan.h"
-#include "model_facts.h"
-#include "pager.h"
+#include "loaded_engine.h"
 #include "process.h"
 #include "report.h"
 #include "sha256.h"
@@ -14,17 +10,11 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 
 namespace moe {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::string read_prompt(const Options & options) {
     if (options.prompt) {
@@ -38,106 +28,6 @@ std::string read_prompt(const Options & options) {
         throw Error(ExitCode::usage, "--file: the prompt file '" + *options.prompt_file + "' is empty");
     }
     return text;
-}
-
-DensePolicy dense_policy(DenseWeights dense) {
-    switch (dense) {
-        case DenseWeights::warm: return DensePolicy::warm;
-        case DenseWeights::anon: return DensePolicy::anon;
-        case DenseWeights::mmap: break;
-    }
-    return DensePolicy::mmap;
-}
-
-PagerOptions pager_options(const Options & options, const ModelFacts & facts, uint64_t cache_bytes) {
-    PagerOptions request;
-    request.model_path = options.model;
-    request.cache_bytes = cache_bytes;
-    request.io_threads = options.io_threads;
-    request.direct_io = options.direct_io;
-    request.dense = dense_policy(options.dense_weights);
-    request.expert_used = static_cast<uint32_t>(options.expert_used.value_or(0));
-    request.n_batch = std::min(options.n_batch, options.n_ctx);
-    request.n_threads = options.threads;
-    request.arch = facts.arch;
-    request.executor.overlap = options.overlap;
-    request.executor.load_all = options.load_all;
-    if (options.drop_cold_experts) {
-        request.drop = DropRule{static_cast<float>(*options.drop_cold_experts), options.drop_renorm};
-        request.drop_in_prefill = options.drop_in_prefill;
-    }
-    request.foresight.prefetch = static_cast<uint32_t>(options.prefetch);
-    request.foresight.predict = options.predict_prefetch;
-    request.foresight.speculate_max = static_cast<uint32_t>(options.predict_spec_max);
-    request.foresight.horizon = static_cast<uint32_t>(options.predict_horizon);
-    request.foresight.log = options.predict_log;
-    request.foresight.drop_fraction = static_cast<float>(options.drop_cold_experts.value_or(0));
-    request.forced_routes = options.forced_routes.value_or("");
-    request.route_trace = options.route_trace.value_or("");
-    request.io_trace = options.io_trace.value_or("");
-    request.compute_trace = options.compute_trace.value_or("");
-    request.compute_grain = options.compute_trace_by == ComputeTraceBy::layer ? ComputeTracer::Grain::layer
-                                                                              : ComputeTracer::Grain::node;
-    return request;
-}
-
-uint64_t auto_cache(const Options & options, const ModelFacts & facts, const std::string & prompt) {
-    PagerOptions request = pager_options(options, facts, 0);
-    request.route_trace.clear();
-    request.io_trace.clear();
-    request.compute_trace.clear();
-    const std::unique_ptr<Pager> without_cache = Pager::open(request);
-    const PagerInfo info = without_cache->info();
-    const MemoryPlan plan = plan_memory(options, facts, prompt, without_cache.get());
-
-    CacheAuto inputs;
-    inputs.floor_bytes = options.cache_floor_mb << 20;
-    inputs.ceil_bytes = options.cache_ceil_mb << 20;
-    inputs.expert_bytes = uint64_t{info.n_keys} * info.slot_bytes;
-    inputs.planned_bytes = plan.needed_bytes() - plan.arena_bytes;
-    inputs.mapped_bytes = facts.dense_bytes - std::min(facts.dense_bytes, info.dense_anon_bytes);
-    inputs.available_bytes = available_memory_bytes();
-    inputs.data_limit_bytes = data_limit();
-    inputs.cgroup_left_bytes = cgroup_left_bytes();
-    return auto_cache_bytes(inputs);
-}
-
-std::unique_ptr<Pager> open_pager(const Options & options, const ModelFacts & facts, const std::string & prompt) {
-    const uint64_t cache_bytes = options.cache_auto ? auto_cache(options, facts, prompt) : options.cache_mb << 20;
-    std::unique_ptr<Pager> pager = Pager::open(pager_options(options, facts, cache_bytes));
-    const PagerInfo info = pager->info();
-    const uint64_t unit_bytes = info.cycle.bytes / info.cycle.slots;
-    const std::optional<std::string> refusal = cliff_refusal(info.cycle, unit_bytes, cache_bytes, options.cache_auto);
-    if (refusal && !options.force_cache) {
-        throw Error(ExitCode::memory, *refusal);
-    }
-    return pager;
-}
-
-void check_experts_used(const Options & options, const ModelFacts & facts) {
-    if (options.expert_used && static_cast<uint32_t>(*options.expert_used) > facts.n_expert) {
-        throw Error(ExitCode::usage, "--expert-used: " + std::to_string(*options.expert_used) + " of " +
-                                         std::to_string(facts.n_expert) + " experts");
-    }
-}
-
-void check_context(const Options & options, uint64_t n_prompt) {
-    if (n_prompt == 0) {
-        throw Error(ExitCode::usage, "the prompt has no tokens");
-    }
-    if (n_prompt + static_cast<uint64_t>(options.n_predict) > options.n_ctx) {
-        throw Error(ExitCode::usage, "a prompt of " + std::to_string(n_prompt) + " tokens and --predict " +
-                                         std::to_string(options.n_predict) + " do not fit into --ctx-size " +
-                                         std::to_string(options.n_ctx));
-    }
-}
-
-// Whether the run can be done at all, once the length of its prompt is known.
-void check_length(const Options & options, const Pager * pager, uint64_t n_prompt) {
-    check_context(options, n_prompt);
-    if (pager != nullptr && pager->forced_routes() != nullptr) {
-        pager->forced_routes()->check_run(n_prompt, static_cast<uint64_t>(options.n_predict));
-    }
 }
 
 // Opening truncates: never do that to the model.
@@ -255,73 +145,32 @@ void generate(const Options & options, const llama_vocab * vocab, Decoder & deco
     summary.ids_sha256 = ids.hex();
 }
 
-// The pager outlives the model, which its ranking thread reads: that ends first, also when a run fails.
-struct ModelRelease {
-    explicit ModelRelease(Pager * p) : pager(p) {}
-    ~ModelRelease() {
-        if (pager != nullptr) {
-            pager->release_model();
-        }
-    }
-    ModelRelease(const ModelRelease &) = delete;
-    ModelRelease & operator=(const ModelRelease &) = delete;
-
-    Pager * pager;
-};
-
 }  // namespace
 
 int run(const Options & options) {
     install_llama_log();
     const std::string prompt = read_prompt(options);
-    const ModelFacts facts = read_model_facts(options.model);
-    check_experts_used(options, facts);
+    const ModelFacts facts = check_model(options);
     if (options.plan_memory) {
         return print_plan(options, facts, prompt);
     }
     Outputs outputs(options);
-
-    // Declared in the order of lifetimes: the pager and the thread pool outlive model and context.
-    auto start = Clock::now();
-    const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options, facts, prompt) : nullptr;
-    const double open_s = seconds_since(start);
-
-    MemoryPlan plan;
-    if (options.telemetry || data_limit()) {
-        plan = plan_memory(options, facts, prompt, pager.get());
-        if (!plan.fits()) {
-            throw Error(ExitCode::memory, plan.refusal());
-        }
-        if (plan.n_prompt) {
-            check_length(options, pager.get(), *plan.n_prompt);  // without loading the weights first
-        }
-    }
-
-    start = Clock::now();
-    const ThreadpoolPtr pool = make_threadpool(options.threads);
-    const ModelPtr model = load_model(options, facts.arch, pager.get(), LoadDepth::full);
-    const ModelRelease release(pager.get());
-    if (pager) {
-        pager->finish_loading(model.get());
-        pager->set_threadpool(pool.get(), options.threads);
-    }
-    const ContextPtr context = make_context(model.get(), options);
-    llama_attach_threadpool(context.get(), pool.get(), pool.get());
+    const LoadedEngine engine = load_engine(options, facts, prompt);
+    Pager * const pager = engine.pager.get();
 
     SummaryReport summary;
-    summary.load_s = open_s + seconds_since(start);
-
-    const llama_vocab * vocab = llama_model_get_vocab(model.get());
-    const std::vector<llama_token> tokens = tokenize(vocab, prompt);
-    check_length(options, pager.get(), tokens.size());
+    summary.load_s = engine.load_s;
+    const std::vector<llama_token> tokens = tokenize(engine.vocab(), prompt, TextPlace::beginning);
+    check_length(options, pager, tokens.size());
     summary.n_prompt = tokens.size();
 
     const std::optional<PagerInfo> info = pager ? std::optional<PagerInfo>(pager->info()) : std::nullopt;
     if (options.telemetry) {
-        outputs.event(start_line({options, facts, model.get(), info, pager ? pager->forced_routes() : nullptr, plan, summary.load_s}));
+        outputs.event(start_line({options, facts, engine.model.get(), info, pager ? pager->forced_routes() : nullptr,
+                                  engine.plan, summary.load_s}));
     }
 
-    Decoder decoder(context.get(), pager.get());
+    Decoder decoder(engine.context.get(), pager);
     if (options.logits_digest) {
         decoder.start_digest();
     }
@@ -334,7 +183,7 @@ int run(const Options & options) {
     if (pager) {
         summary.decode.paging.emplace();  // zero, not unmeasured, when the first token ends the text
     }
-    generate(options, vocab, decoder, outputs, peak, summary);
+    generate(options, engine.vocab(), decoder, outputs, peak, summary);
     summary.logits_sha256 = decoder.digest();
     summary.anon_peak_bytes = peak.bytes();
     if (pager) {

@@ -32,7 +32,7 @@ const Settings every_setting = {
     {"--drop-in-prefill", ""}, {"--route-trace", "r"}, {"--io-trace", "i"}, {"--compute-trace", "c"},
     {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--repack", ""}, {"--expert-used", "2"},
     {"--no-eog", ""}, {"--logits-digest", ""}, {"--csv", "v"}, {"--telemetry", "t"}, {"--plan-memory", ""},
-    {"--progress", ""}, {"--help", ""}, {"--version", ""},
+    {"--progress", ""}, {"--session", ""}, {"--help", ""}, {"--version", ""},
 };
 
 // A pattern is a flag, whatever its value, or "flag value".
@@ -97,6 +97,17 @@ const std::vector<Exclusion> exclusions = {
     {"--forced-routes", "--predict-prefetch"},
     {"--forced-routes", "--predict-log"},
     {"--forced-routes", "--cache-mb auto"},
+    {"--session", "--prompt"},
+    {"--session", "--file"},
+    {"--session", "--forced-routes"},
+    {"--session", "--csv"},
+    {"--session", "--telemetry"},
+    {"--session", "--progress"},
+    {"--session", "--logits-digest"},
+    {"--session", "--route-trace"},
+    {"--session", "--io-trace"},
+    {"--session", "--compute-trace"},
+    {"--session", "--plan-memory"},
     {"--plan-memory", "--csv"},
     {"--plan-memory", "--telemetry"},
     {"--plan-memory", "--progress"},
@@ -237,7 +248,7 @@ std::optional<Settings> completed(const Settings & pair, const Settings & comple
     if (!holds(pair, "--model")) {
         settings.push_back({"--model", "m"});
     }
-    if (!holds(pair, "--prompt") && !holds(pair, "--file")) {
+    if (!holds_any(pair, {"--prompt", "--file", "--session"})) {
         settings.push_back({"--prompt", "hello"});
     }
     return settings;
