@@ -307,7 +307,8 @@ void version_and_help_need_nothing_else() {
 // counts against RLIMIT_DATA and has nothing to do with the engine.)
 void a_plan_that_fits_runs_and_one_that_does_not_is_refused() {
     const std::vector<Args> settings = {{}, {"--moe-stream", "--cache-mb", "1", "--force-cache"},
-                                        {"--moe-stream", "--cache-mb", "8", "--dense-weights", "anon"}};
+                                        {"--moe-stream", "--cache-mb", "8", "--dense-weights", "anon"},
+                                        {"--moe-stream", "--cache-mb", "8", "--overlap", "--predict-prefetch"}};
     for (const Args & setting : settings) {
         Args planning = {"-m", model_path(), "-p", prompt, "-n", "12", "-c", "128", "-t", "1", "--plan-memory"};
         planning.insert(planning.end(), setting.begin(), setting.end());

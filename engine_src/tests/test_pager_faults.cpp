@@ -71,6 +71,44 @@ void decoding_goes_on_once_the_file_is_readable_again() {
     CHECK(!pager->last_error().has_value());
 }
 
+// Reads are in flight when a decode is given up, some of them speculative: none of them is taken for complete later.
+void a_failure_amid_overlap_and_speculation_leaves_nothing_behind() {
+    const TempDir dir;
+    PagerOptions options;
+    options.model_path = tiny::write(model(GGML_TYPE_F16, 3), dir.file("m"));
+    options.dense = DensePolicy::anon;
+    options.executor.overlap = true;
+    options.foresight.speculate_max = 8;
+    const Run plain = run_plain(options.model_path, 1);
+    std::ifstream in(options.model_path, std::ios::binary);
+    const std::string content((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    for (const uint32_t ahead : {0U, 2U}) {
+        for (const uint64_t slots : {4, 5}) {
+            options.foresight.predict = ahead == 0;
+            options.foresight.prefetch = ahead;
+            options.cache_bytes = slots * slot_bytes(options.model_path);
+            Session session(options);
+            CHECK(same_bits(plain, session.prompt()));
+            for (const int broken_at : {1, 3, 9}) {
+                const Run broken = session.prompt(0, [&](int call) {
+                    if (call == broken_at) {
+                        CHECK(truncate(options.model_path.c_str(), static_cast<off_t>(content.size() - 1'700'000)) == 0);
+                    }
+                });
+                CHECK(broken.failed_at >= broken_at);
+                CHECK(broken.error && broken.error->code() == ExitCode::io);
+                CHECK(std::equal(broken.logits.begin(), broken.logits.end(), plain.logits.begin()));
+                std::fstream out(options.model_path, std::ios::binary | std::ios::in | std::ios::out);
+                out.write(content.data(), static_cast<std::streamsize>(content.size())).flush();
+                const Run repaired = session.prompt();
+                CHECK(same_bits(plain, repaired));
+                CHECK(!repaired.error);
+                CHECK(repaired.counters.foresight && repaired.counters.foresight->read_bytes > 0);
+            }
+        }
+    }
+}
+
 void a_model_that_does_not_load_is_reported() {
     const TempDir dir;
     PagerOptions options;
@@ -172,6 +210,8 @@ int main() {
     quiet_log();
     check::run("a failed read ends the decode with an error", a_failed_read_ends_the_decode_with_an_error);
     check::run("decoding goes on once the file is readable again", decoding_goes_on_once_the_file_is_readable_again);
+    check::run("a failure amid overlap and speculation leaves nothing behind",
+               a_failure_amid_overlap_and_speculation_leaves_nothing_behind);
     check::run("a model that does not load is reported", a_model_that_does_not_load_is_reported);
     check::run("a dry run puts expert matmuls on the device", a_dry_run_puts_expert_matmuls_on_the_device);
     check::run("the page cache stays clear of experts", the_page_cache_stays_clear_of_experts);
