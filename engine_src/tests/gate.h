@@ -1,4 +1,5 @@
-// What the gates of the streaming engine share: a tiny model on disk with its plain run, and the runs that must equal it.
+// What the gates of the streaming engine share: a tiny model on disk with its plain run, and the runs that
+// must equal it.
 #pragma once
 
 #include "decoding.h"
@@ -22,7 +23,9 @@ constexpr uint64_t kSmall = 12;  // slots: every layer evicts, and still some ex
 class Bench {
 public:
     explicit Bench(const tiny::Model & m = small_model())
-        : path_(tiny::write(m, dir_.file("m"))), plain_(run_plain(path_, 1)), slot_bytes_(decoding::slot_bytes(path_)) {}
+        : path_(tiny::write(m, dir_.file("m"))),
+          plain_(run_plain(path_, 1)),
+          slot_bytes_(decoding::slot_bytes(path_)) {}
 
     // With room for `slots` experts; 0: without a cache.
     PagerOptions options(uint64_t slots) const {

@@ -61,7 +61,8 @@ void at_full_strength_it_still_generates() {
         CHECK(rows.size() == 4 * 2 * (kPrompt + kDecode));
         CHECK(count(rows, "dropped", "1") == dropped(run));
         for (const auto & row : rows) {
-            CHECK(row.at("dropped") == "0" || (row.at("residency") == "0" && row.at("expert_bytes") == "0" && row.at("phase") == "1"));
+            CHECK(row.at("dropped") == "0" || (row.at("residency") == "0" && row.at("expert_bytes") == "0" &&
+                  row.at("phase") == "1"));
         }
     }
 }
@@ -134,7 +135,8 @@ int main() {
     check::run("at full strength it still generates", at_full_strength_it_still_generates);
     check::run("the cache decides what is dropped", the_cache_decides_what_is_dropped);
     check::run("a single expert is never dropped", a_single_expert_is_never_dropped);
-    check::run("survivors take over the mass unless told otherwise", survivors_take_over_the_mass_unless_told_otherwise);
+    check::run("survivors take over the mass unless told otherwise",
+               survivors_take_over_the_mass_unless_told_otherwise);
     check::run("the prompt is spared unless told otherwise", the_prompt_is_spared_unless_told_otherwise);
     check::run("with foresight it still generates", with_foresight_it_still_generates);
     return check::result();

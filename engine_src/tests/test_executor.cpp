@@ -210,7 +210,8 @@ void an_abandoned_graph_leaves_no_half_read_experts() {
 
 int main() {
     decoding::quiet_log();
-    check::run("a resident expert is computed while another is read", a_resident_expert_is_computed_while_another_is_read);
+    check::run("a resident expert is computed while another is read",
+               a_resident_expert_is_computed_while_another_is_read);
     check::run("an abandoned graph leaves no half-read experts", an_abandoned_graph_leaves_no_half_read_experts);
     return check::result();
 }

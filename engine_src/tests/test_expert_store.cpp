@@ -45,7 +45,8 @@ public:
             for (uint32_t p = 0; p < kParts; ++p) {
                 const moe::ExpertPart & part = catalog_.block(layer.block).parts[p];
                 ok = ok && std::memcmp(store.weights({layer.block, p}) + s.slot * store.stride(),
-                                       content_.data() + part.offset + s.expert * part.slice_bytes, part.slice_bytes) == 0;
+                                       content_.data() + part.offset + s.expert * part.slice_bytes,
+                                             part.slice_bytes) == 0;
             }
         }
         return ok;
@@ -60,7 +61,8 @@ public:
         CHECK(truncate(path_.c_str(), static_cast<off_t>(content_.size() - missing)) == 0);
     }
     void repair_file() const {
-        std::ofstream(path_, std::ios::binary | std::ios::in | std::ios::out).write(content_.data(), static_cast<std::streamsize>(content_.size()));
+        std::ofstream(path_, std::ios::binary | std::ios::in | std::ios::out).write(content_.data(),
+              static_cast<std::streamsize>(content_.size()));
     }
 
     Gate gate;
@@ -204,7 +206,8 @@ int main() {
     check::run("speculation is useful once", speculation_is_useful_once);
     check::run("unused speculation is the first to be evicted", unused_speculation_is_the_first_to_be_evicted);
     check::run("failed speculation is forgotten", failed_speculation_is_forgotten);
-    check::run("a needed expert takes over what speculation has read", a_needed_expert_takes_over_what_speculation_has_read);
+    check::run("a needed expert takes over what speculation has read",
+               a_needed_expert_takes_over_what_speculation_has_read);
     check::run("a layer gets the slots that speculation holds", a_layer_gets_the_slots_that_speculation_holds);
     check::run("nothing is speculated into the slots of a layer", nothing_is_speculated_into_the_slots_of_a_layer);
     check::run("a batch beyond the arena gets all slots", a_batch_beyond_the_arena_gets_all_slots);

@@ -1,4 +1,5 @@
-// Gates of what is done about experts before they are needed: it changes when and whether bytes are read, never a logit.
+// Gates of what is done about experts before they are needed: it changes when and whether bytes are read,
+// never a logit.
 #include "gate.h"
 
 using namespace gate;
@@ -134,7 +135,8 @@ void the_probe_changes_nothing_and_its_control_is_exact() {
         }
         const std::string json = score->json();
         for (const char * layer : {"0", "1", "2", "3"}) {
-            CHECK(json.find(std::string("{\"layer\":") + layer + ",\"routings\":" + std::to_string(kDecode)) != std::string::npos);
+            CHECK(json.find(std::string("{\"layer\":") + layer + ",\"routings\":" + std::to_string(kDecode)) !=
+                  std::string::npos);
         }
     }
 }
@@ -204,9 +206,11 @@ int main() {
     check::run("prediction equals plain", prediction_equals_plain);
     check::run("retention is repeatable", retention_is_repeatable);
     check::run("an arena of one token's experts survives foresight", an_arena_of_one_tokens_experts_survives_foresight);
-    check::run("the probe changes nothing and its control is exact", the_probe_changes_nothing_and_its_control_is_exact);
+    check::run("the probe changes nothing and its control is exact",
+               the_probe_changes_nothing_and_its_control_is_exact);
     check::run("the probe beside prediction equals plain", the_probe_beside_prediction_equals_plain);
-    check::run("a prompt after each token does not spoil the control", a_prompt_after_each_token_does_not_spoil_the_control);
+    check::run("a prompt after each token does not spoil the control",
+               a_prompt_after_each_token_does_not_spoil_the_control);
     check::run("the I/O trace tells speculation from demand", the_io_trace_tells_speculation_from_demand);
     return check::result();
 }

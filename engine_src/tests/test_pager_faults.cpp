@@ -92,7 +92,8 @@ void a_failure_amid_overlap_and_speculation_leaves_nothing_behind() {
             for (const int broken_at : {1, 3, 9}) {
                 const Run broken = session.prompt(0, [&](int call) {
                     if (call == broken_at) {
-                        CHECK(truncate(options.model_path.c_str(), static_cast<off_t>(content.size() - 1'700'000)) == 0);
+                        CHECK(truncate(options.model_path.c_str(),
+                              static_cast<off_t>(content.size() - 1'700'000)) == 0);
                     }
                 });
                 CHECK(broken.failed_at >= broken_at);
@@ -163,7 +164,8 @@ uint64_t cached_bytes(const std::string & path) {
     mincore(map, size, pages.data());
     munmap(map, size);
     close(fd);
-    return 4096 * static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; }));
+    return 4096 * static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(),
+          [](unsigned char p) { return p & 1; }));
 }
 
 void drop_cached(const std::string & path) {

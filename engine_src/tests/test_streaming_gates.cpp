@@ -1,5 +1,5 @@
-// Gates of streaming itself: however experts come into memory, every logit has the bits of a plain run, and each gate shows
-// that what it is about has happened.
+// Gates of streaming itself: however experts come into memory, every logit has the bits of a plain run, and each
+// gate shows that what it is about has happened.
 #include "gate.h"
 
 #include <cctype>
@@ -186,7 +186,8 @@ void a_prompt_without_logits_until_its_last_batch_equals_plain() {
     session.pager().end_call();
     const size_t n_vocab = bench.plain().logits.size() / (kPrompt + kDecode);
     CHECK(run.logits.size() == (kPrompt - kBatch) * n_vocab);
-    CHECK(std::equal(run.logits.begin(), run.logits.end(), bench.plain().logits.begin() + kBatch * static_cast<ptrdiff_t>(n_vocab)));
+    CHECK(std::equal(run.logits.begin(), run.logits.end(),
+          bench.plain().logits.begin() + kBatch * static_cast<ptrdiff_t>(n_vocab)));
     session.pager().close_traces();
     const Rows rows = read_trace(options.route_trace);
     CHECK(count(rows, "layer", "0") == 2 * kPrompt);
