@@ -153,6 +153,15 @@ CallCost Decoder::step(llama_token token) {
 
 llama_token Decoder::greedy() const { return greedy_token(logits_, n_vocab_); }
 
+double Decoder::nll(llama_token token) const {
+    const double largest = *std::max_element(logits_, logits_ + n_vocab_);
+    double sum = 0;
+    for (int32_t i = 0; i < n_vocab_; ++i) {
+        sum += std::exp(static_cast<double>(logits_[i]) - largest);
+    }
+    return std::log(sum) + largest - static_cast<double>(logits_[token]);
+}
+
 CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t count, Logits logits) {
     Batch batch(count);
     batch.fill(tokens, count, position_, logits == Logits::last);

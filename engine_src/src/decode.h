@@ -54,6 +54,9 @@ public:
     // The next token by the last row of logits.
     llama_token greedy() const;
 
+    // Negative log-likelihood of a token by the last row of logits, in nats.
+    double nll(llama_token token) const;
+
 private:
     enum class Logits { none, last };
     CallCost evaluate(Phase phase, const llama_token * tokens, int32_t count, Logits logits);

@@ -74,7 +74,7 @@ private:
             }
         }
         for (const char * name : {"--plan-memory", "--csv", "--telemetry", "--progress", "--logits-digest",
-                                  "--route-trace", "--io-trace", "--compute-trace", "--forced-routes"}) {
+                                  "--route-trace", "--io-trace", "--compute-trace", "--forced-routes", "--given-text"}) {
             if (has(name)) {
                 refuse(std::string(name) + " cannot be combined with --session: it is about one prompt");
             }
@@ -105,7 +105,8 @@ private:
     }
 
     void planning() const {
-        for (const char * name : {"--csv", "--telemetry", "--progress", "--logits-digest", "--no-eog", "--predict-log",
+        for (const char * name : {"--csv", "--telemetry", "--progress", "--logits-digest", "--no-eog", "--given-text",
+                                  "--predict-log",
                                   "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by"}) {
             if (has(name)) {
                 refuse(std::string(name) + " cannot be combined with --plan-memory: nothing is decoded");
@@ -181,7 +182,8 @@ private:
             const char * flag;
             const std::optional<std::string> & path;
         };
-        const std::vector<Named> read = {{"--file", o_.prompt_file}, {"--forced-routes", o_.forced_routes}};
+        const std::vector<Named> read = {{"--file", o_.prompt_file}, {"--forced-routes", o_.forced_routes},
+                                         {"--given-text", o_.given_text}};
         const std::vector<Named> written = {{"--csv", o_.csv},
                                             {"--telemetry", o_.telemetry},
                                             {"--route-trace", o_.route_trace},

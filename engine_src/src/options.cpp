@@ -191,6 +191,8 @@ const std::vector<Flag> & flags() {
          [](O & o, S & v) { o.forced_routes = path("--forced-routes", v); }},
         {"--repack", nullptr, nullptr, nullptr, "let llama.cpp repack weights; plain mode only", "off",
          [](O & o, S &) { o.repack = true; }},
+        {"--given-text", nullptr, nullptr, "FILE", "decode this text after the prompt, not what the model would choose",
+         "greedy", [](O & o, S & v) { o.given_text = path("--given-text", v); }},
         {"--expert-used", nullptr, "--n-expert-used", "N", "top-k override, 1..n_expert", "model's own",
          [](O & o, S & v) { o.expert_used = static_cast<int32_t>(whole_number("--expert-used", v, 1, max_i32)); }},
         {"--no-eog", nullptr, nullptr, nullptr, "do not stop at end of generation", "stop",

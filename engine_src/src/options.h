@@ -47,6 +47,7 @@ struct Options {
     std::optional<std::string> compute_trace;
     ComputeTraceBy compute_trace_by = ComputeTraceBy::node;
     std::optional<std::string> forced_routes;
+    std::optional<std::string> given_text;
 
     bool repack = false;
     std::optional<int32_t> expert_used;

@@ -72,10 +72,19 @@ std::string config_json(const Options & o) {
     config.number("drop_cold_experts", o.drop_cold_experts);
     boolean("drop_renorm", o.drop_cold_experts.has_value(), o.drop_renorm);
     boolean("drop_in_prefill", o.drop_cold_experts.has_value(), o.drop_in_prefill);
-    config.text("forced_routes", o.forced_routes);
+    config.text("forced_routes", o.forced_routes).text("given_text", o.given_text);
     config.text("dense_weights", std::string(dense_name(o.dense_weights))).number("expert_used", o.expert_used);
     boolean("repack", !stream, o.repack);
     return config.boolean("no_eog", !o.stop_at_eog).str();
+}
+
+std::string given_json(const std::optional<GivenText> & given) {
+    if (!given) {
+        return "null";
+    }
+    const std::optional<double> nll =
+        given->tokens > 0 ? std::optional<double>(given->nll / static_cast<double>(given->tokens)) : std::nullopt;
+    return JsonObject().number("tokens", given->tokens).number("agreed", given->agreed).number("nll", nll).str();
 }
 
 std::string forced_json(const ForcedRoutes * forced) {
@@ -182,6 +191,7 @@ std::string summary_line(const SummaryReport & report) {
         .text("ids_sha256", report.ids_sha256)
         .text("logits_sha256", report.logits_sha256)
         .number("anon_peak_bytes", report.anon_peak_bytes)
+        .raw("given", given_json(report.given))
         .raw("prediction", report.prediction != nullptr ? report.prediction->json() : "null")
         .raw("predictor_disarmed", report.watchdog != nullptr ? report.watchdog->json() : "null")
         .str();

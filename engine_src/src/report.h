@@ -25,6 +25,13 @@ struct StartReport {
     double load_s = 0;
 };
 
+// How the model took to a text that was given to it.
+struct GivenText {
+    uint64_t tokens = 0;
+    uint64_t agreed = 0;  // that the model would have chosen itself
+    double nll = 0;       // sum over tokens, in nats
+};
+
 struct SummaryReport {
     uint64_t tokens = 0;
     bool stopped_by_eog = false;
@@ -35,6 +42,7 @@ struct SummaryReport {
     std::string ids_sha256;
     std::optional<std::string> logits_sha256;
     std::optional<uint64_t> anon_peak_bytes;
+    std::optional<GivenText> given;
     const PredictionScore * prediction = nullptr;
     const ControlWatchdog * watchdog = nullptr;
 };

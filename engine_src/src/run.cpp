@@ -121,15 +121,36 @@ int print_plan(const Options & options, const ModelFacts & facts, const std::str
     return static_cast<int>(ExitCode::ok);
 }
 
-// Greedy decoding of up to n_predict tokens after the prompt has been evaluated.
-void generate(const Options & options, const llama_vocab * vocab, Decoder & decoder, Outputs & outputs,
-              AnonPeak & peak, SummaryReport & summary) {
+// The text to be decoded instead of the model's own choices; empty if there is none.
+std::vector<llama_token> read_given_text(const Options & options, const llama_vocab * vocab) {
+    if (!options.given_text) {
+        return {};
+    }
+    const std::string text = read_file(*options.given_text, "given text");
+    const std::vector<llama_token> tokens = tokenize(vocab, text, TextPlace::continuation);
+    if (tokens.size() < static_cast<size_t>(options.n_predict)) {
+        throw Error(ExitCode::usage, "--given-text: '" + *options.given_text + "' has " +
+                                         std::to_string(tokens.size()) + " tokens, --predict asks for " +
+                                         std::to_string(options.n_predict));
+    }
+    return tokens;
+}
+
+// Up to n_predict tokens after the prompt has been evaluated: the given ones, else the greedy choices.
+void generate(const Options & options, const llama_vocab * vocab, const std::vector<llama_token> & given,
+              Decoder & decoder, Outputs & outputs, AnonPeak & peak, SummaryReport & summary) {
     Sha256 ids;
     for (int32_t i = 0; i < options.n_predict; ++i) {
-        const llama_token id = decoder.greedy();
+        const llama_token chosen = decoder.greedy();
+        const llama_token id = options.given_text ? given[static_cast<size_t>(i)] : chosen;
         if (options.stop_at_eog && llama_vocab_is_eog(vocab, id)) {
             summary.stopped_by_eog = true;
             break;
+        }
+        if (options.given_text) {
+            summary.given->tokens += 1;
+            summary.given->agreed += id == chosen ? 1 : 0;
+            summary.given->nll += decoder.nll(id);
         }
         const std::string bytes = token_bytes(vocab, id);
         const std::string id_line = std::to_string(id) + "\n";
@@ -162,6 +183,10 @@ int run(const Options & options) {
     summary.load_s = engine.load_s;
     const std::vector<llama_token> tokens = tokenize(engine.vocab(), prompt, TextPlace::beginning);
     check_length(options, pager, tokens.size());
+    const std::vector<llama_token> given = read_given_text(options, engine.vocab());
+    if (options.given_text) {
+        summary.given.emplace();
+    }
     summary.n_prompt = tokens.size();
 
     const std::optional<PagerInfo> info = pager ? std::optional<PagerInfo>(pager->info()) : std::nullopt;
@@ -183,7 +208,7 @@ int run(const Options & options) {
     if (pager) {
         summary.decode.paging.emplace();  // zero, not unmeasured, when the first token ends the text
     }
-    generate(options, engine.vocab(), decoder, outputs, peak, summary);
+    generate(options, engine.vocab(), given, decoder, outputs, peak, summary);
     summary.logits_sha256 = decoder.digest();
     summary.anon_peak_bytes = peak.bytes();
     if (pager) {

@@ -261,9 +261,32 @@ void unusable_models_are_refused_in_one_line() {
     }
 }
 
+// The model decodes what it is given, and says how likely it found that.
+void a_given_text_is_decoded_instead_of_choices() {
+    const std::string text = dir().file("given.txt");
+    std::ofstream{text} << "the quick brown fox jumps over the lazy dog";
+    std::optional<std::string> plain_nll;
+    for (const Args & mode : {Args{}, Args{"--moe-stream", "--cache-mb", "1", "--force-cache"}}) {
+        Args args = mode;
+        const std::string telemetry = dir().file("given.jsonl");
+        args.insert(args.end(), {"--given-text", text, "--telemetry", telemetry});
+        const EngineResult result = run(args);
+        CHECK(result.code == 0);
+        CHECK(result.out == "the quick br");  // of this vocabulary a byte is a token
+        const std::string summary = lines_of(file_contents(telemetry)).back();
+        const std::string given = summary.substr(summary.find("\"given\":"));
+        CHECK(json_value(given, "tokens") == "12");
+        CHECK(std::stod(json_value(given, "nll")) > 0);
+        CHECK(json_value(given, "nll") == plain_nll.value_or(json_value(given, "nll")));
+        plain_nll = json_value(given, "nll");
+    }
+}
+
 void failures_have_their_codes() {
     const std::string empty = dir().file("empty.txt");
     std::ofstream{empty};
+    const std::string short_text = dir().file("short.txt");
+    std::ofstream{short_text} << "a b";
     const Args model = {"-m", model_path()};
     const auto with_model = [&](Args more) {
         more.insert(more.begin(), model.begin(), model.end());
@@ -275,6 +298,9 @@ void failures_have_their_codes() {
         {"no prompt file", with_model({"-f", dir().file("none.txt")}), 5, "cannot read prompt file"},
         {"empty prompt file", with_model({"-f", empty}), 2, "is empty"},
         {"prompt too long", with_model({"-p", prompt, "-n", "12", "-c", "60"}), 2, "do not fit into --ctx-size 60"},
+        {"given text too short", with_model({"-p", prompt, "-n", "12", "--given-text", short_text}), 2,
+         "has 3 tokens, --predict asks for 12"},
+        {"no given text", with_model({"-p", prompt, "--given-text", dir().file("none.txt")}), 5, "cannot read given text"},
         {"planned prompt too long", with_model({"-p", prompt, "-n", "12", "-c", "60", "--plan-memory"}), 2, "do not fit"},
         {"csv nowhere", with_model({"-p", "x", "-n", "1", "--csv", dir().file("no/dir.csv")}), 5, "cannot open CSV"},
         {"csv is the model", with_model({"-p", "x", "-n", "1", "--csv", model_path()}), 2, "is the model"},
@@ -348,6 +374,7 @@ int main() {
     check::run("fewer experts change the result alike in both modes", fewer_experts_change_the_result_alike_in_both_modes);
     check::run("repacking is possible in plain mode", repacking_is_possible_in_plain_mode);
     check::run("unusable models are refused in one line", unusable_models_are_refused_in_one_line);
+    check::run("a given text is decoded instead of choices", a_given_text_is_decoded_instead_of_choices);
     check::run("failures have their codes", failures_have_their_codes);
     check::run("version and help need nothing else", version_and_help_need_nothing_else);
     check::run("a plan that fits runs, one that does not is refused", a_plan_that_fits_runs_and_one_that_does_not_is_refused);

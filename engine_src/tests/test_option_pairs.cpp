@@ -30,7 +30,7 @@ const Settings every_setting = {
     {"--prefetch", "0"}, {"--prefetch", "2"}, {"--predict-prefetch", ""}, {"--predict-spec-max", "0"},
     {"--predict-horizon", "1"}, {"--predict-log", ""}, {"--drop-cold-experts", "0.5"}, {"--drop-no-renorm", ""},
     {"--drop-in-prefill", ""}, {"--route-trace", "r"}, {"--io-trace", "i"}, {"--compute-trace", "c"},
-    {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--repack", ""}, {"--expert-used", "2"},
+    {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--given-text", "g"}, {"--repack", ""}, {"--expert-used", "2"},
     {"--no-eog", ""}, {"--logits-digest", ""}, {"--csv", "v"}, {"--telemetry", "t"}, {"--plan-memory", ""},
     {"--progress", ""}, {"--session", ""}, {"--help", ""}, {"--version", ""},
 };
@@ -100,6 +100,7 @@ const std::vector<Exclusion> exclusions = {
     {"--session", "--prompt"},
     {"--session", "--file"},
     {"--session", "--forced-routes"},
+    {"--session", "--given-text"},
     {"--session", "--csv"},
     {"--session", "--telemetry"},
     {"--session", "--progress"},
@@ -109,6 +110,7 @@ const std::vector<Exclusion> exclusions = {
     {"--session", "--compute-trace"},
     {"--session", "--plan-memory"},
     {"--plan-memory", "--csv"},
+    {"--plan-memory", "--given-text"},
     {"--plan-memory", "--telemetry"},
     {"--plan-memory", "--progress"},
     {"--plan-memory", "--logits-digest"},
@@ -342,6 +344,9 @@ void no_two_outputs_and_no_input_share_a_file() {
         const std::string routes =
             refusal({base[0], base[1], {"--prompt", "x"}, {"--forced-routes", "same"}, {output, "same"}}).value_or("");
         CHECK(names(routes, output) && names(routes, "--forced-routes"));
+        const std::string given =
+            refusal({base[0], base[1], {"--prompt", "x"}, {"--given-text", "same"}, {output, "same"}}).value_or("");
+        CHECK(names(given, output) && names(given, "--given-text"));
     }
 }
 
