@@ -43,6 +43,7 @@ void Executor::compute(ggml_cgraph * graph, ggml_backend_t cpu) {
     const int64_t begin = now_ns();
     compute_ns_ = 0;
     stall_ns_ = 0;
+    const int64_t store_waited_ns = store_.waited_ns();
     graph_ = graph;
     cpu_ = cpu;
     try {
@@ -51,6 +52,7 @@ void Executor::compute(ggml_cgraph * graph, ggml_backend_t cpu) {
         end_passes();
         throw;
     }
+    stall_ns_ += store_.waited_ns() - store_waited_ns;
     counters_.stall_ms += ns_to_ms(stall_ns_);
     counters_.manage_ms += ns_to_ms(now_ns() - begin - stall_ns_ - compute_ns_);
 }

@@ -1,5 +1,6 @@
 #include "expert_store.h"
 
+#include "clock.h"
 #include "error.h"
 
 #include <algorithm>
@@ -242,9 +243,15 @@ void ExpertStore::stop_speculation() {
         s->batch.cancel();
     }
     for (const auto & s : speculations_) {
-        s->batch.stop();
+        stop(s->batch);
     }
     collect_speculation();
+}
+
+void ExpertStore::stop(ReadBatch & batch) {
+    const int64_t begin = now_ns();
+    batch.stop();
+    waited_ns_ += now_ns() - begin;
 }
 
 bool ExpertStore::whole(const Speculation & s) const {
@@ -265,7 +272,7 @@ std::unique_ptr<ExpertStore::Speculation> ExpertStore::take_speculation(uint32_t
     }
     std::unique_ptr<Speculation> taken = std::move(*it);
     speculations_.erase(it);
-    taken->batch.stop();
+    stop(taken->batch);
     return taken;
 }
 

@@ -94,6 +94,9 @@ public:
     uint64_t stride() const { return layout_.stride(); }
     StoreCounters counters() const;
 
+    // Spent so far in waiting for speculative reads that could no longer be taken back.
+    int64_t waited_ns() const { return waited_ns_; }
+
 private:
     struct Speculation {
         Speculation(IoPool & io, uint32_t block_, uint32_t expert_, uint32_t slot_)
@@ -107,6 +110,7 @@ private:
     uint32_t key(uint32_t block, uint32_t expert) const { return catalog_.block(block).first_key + expert; }
     uint32_t n_parts(uint32_t block) const { return static_cast<uint32_t>(catalog_.block(block).parts.size()); }
     bool whole(const Speculation & s) const;
+    void stop(ReadBatch & batch);
     static bool whole(const LayerExperts & layer, size_t i);
     std::unique_ptr<Speculation> take_speculation(uint32_t block, uint32_t expert);
     uint32_t acquire_slot(uint32_t block, uint32_t expert);
@@ -122,6 +126,7 @@ private:
     std::vector<bool> first_touch_pending_;  // per slot: speculation brought it in, and nobody has needed it yet
     std::vector<std::unique_ptr<Speculation>> speculations_;
     StoreCounters counters_;
+    int64_t waited_ns_ = 0;
 };
 
 }  // namespace moe
