@@ -1,7 +1,7 @@
 """The composition root: from a command line's overrides to a measured, judged, recorded campaign.
 
 The only place that knows all parts. It decides the order of things, so that whatever can be refused
-is refused before anything starts: configuration, then where to write, then the model, the engine,
+is refused before anything starts: configuration, where to write, texts, the model, the engine,
 and the engine's own opinion of every arm. After the first cell nothing that fails loses a record.
 """
 
@@ -24,7 +24,7 @@ from harness.schema import Config, check_config
 if TYPE_CHECKING:
     from harness.build import EngineBuild
     from harness.models import ModelFile
-    from harness.records import CampaignVerdict, CellRecord, Plan
+    from harness.records import CampaignVerdict, CellRecord, GivenText, Plan
     from harness.report.terminal import Terminal
 
 
@@ -72,8 +72,9 @@ def _start(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Ca
     runs_dir = Path(config.runs_dir)
     if not config.plan_only:
         rundir.check_runs_dir(runs_dir)
+    texts = _texts(config)
     model = _model(config)
-    plan = make_plan(config, model.info, os.cpu_count() or 1)
+    plan = make_plan(config, model.info, os.cpu_count() or 1, texts)
     if config.plan_only:
         _show_plan(plan, model, runs_dir, view)
         view.say("plan only: nothing was run, and the engine was not asked whether it fits")
@@ -102,6 +103,7 @@ def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> C
             f"{'; '.join(changed)}; leave the change out, or start a new campaign"
         )
     plan = _stored_plan(directory)
+    _check_texts(plan)
     model = _model(config)
     if data["plan_only"]:
         _show_plan(plan, model, directory.parent, view)
@@ -129,6 +131,26 @@ def _stored_plan(directory: Path) -> Plan:
         return from_json(Plan, json.loads(path.read_bytes()), str(path))
     except (OSError, ValueError) as e:
         raise UsageError(f"{path}: cannot be read: {e}; start a new campaign") from None
+
+
+def _texts(config: Config) -> dict[str, GivenText]:
+    from harness.models.text import given_text
+
+    named = {name: cell.text for name, cell in config.cells.items()}
+    return {t: given_text(t, f"cells.{name}.text") for name, t in named.items() if t is not None}
+
+
+def _check_texts(plan: Plan) -> None:
+    """A resumed campaign decodes the texts that it began with."""
+    from harness.models.text import given_text
+
+    for name, arm in plan.arms.items():
+        key = f"cells.{name}.text"
+        if arm.text is not None and given_text(arm.text.path, key) != arm.text:
+            raise UsageError(
+                f"{key}: {arm.text.path} is not what it was when the campaign began; "
+                "restore it, or start a new campaign"
+            )
 
 
 def _model(config: Config) -> ModelFile:

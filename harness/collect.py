@@ -57,7 +57,11 @@ def collect_cell(
         probe=result.probe,
         counters=outcome.counters,
         metrics=_with_memory(outcome.metrics, result, arm.data_limit_bytes),
-        identity=dataclasses.replace(outcome.identity, model_sha256=model_sha256),
+        identity=dataclasses.replace(
+            outcome.identity,
+            model_sha256=model_sha256,
+            text_sha256=None if arm.text is None else arm.text.sha256,
+        ),
         prediction=outcome.prediction,
         predictor_disarmed=outcome.predictor_disarmed,
         forced_routes=outcome.forced_routes,

@@ -5,12 +5,13 @@ Pure: configuration and the model's numbers in, a Plan out. Touches nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from harness.errors import UsageError
-from harness.records import Arm, EngineSettings, Plan, PlannedCell, Role
+from harness.records import Arm, EngineSettings, GivenText, Plan, PlannedCell, Role
 from harness.schema import SENTINEL, CellConfig, Config, candidates_of
 
 MIB = 2**20
@@ -41,15 +42,24 @@ class ModelNumbers(Protocol):
         """Longest context the model was trained for, None where the file does not say."""
 
 
-def make_plan(config: Config, model: ModelNumbers, cores: int) -> Plan:
-    """The ordered campaign that `config` asks for on a machine with `cores` cores."""
+def make_plan(
+    config: Config, model: ModelNumbers, cores: int, texts: Mapping[str, GivenText]
+) -> Plan:
+    """The ordered campaign that `config` asks for on a machine with `cores` cores.
+
+    `texts`: what each `text` of a cell stands for.
+    """
     baseline, candidates = config.design.baseline, candidates_of(config)
     limit = None if config.memory.limit_mb is None else config.memory.limit_mb * MIB
     spacing_s = config.schedule.spacing_s
     names = candidates if baseline is None else (baseline, *candidates)
+    arms = {name: _arm(name, config.cells[name], model, cores, limit) for name in names}
+    for name, arm in arms.items():
+        if (text := config.cells[name].text) is not None:
+            arms[name] = dataclasses.replace(arm, text=texts[text])
     return Plan(
         design=config.design.kind,
-        arms={name: _arm(name, config.cells[name], model, cores, limit) for name in names},
+        arms=arms,
         cells=survey(candidates, spacing_s)
         if baseline is None
         else four_cell(baseline, candidates, spacing_s),

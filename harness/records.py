@@ -7,6 +7,7 @@ never zero. Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,6 +65,14 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
+class GivenText:
+    """A text that is decoded instead of the model's own choices."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Arm:
     """One engine configuration under comparison; two cells of one arm must do equal work."""
 
@@ -71,6 +80,7 @@ class Arm:
     engine: EngineSettings
     prompt: str
     n_predict: int
+    text: GivenText | None = None  # None: greedy
     seed: int = 0
     data_limit_bytes: int | None = None  # RLIMIT_DATA of the engine process
     time_limit_s: float = 3600.0
@@ -211,6 +221,8 @@ class Metrics:
     spec_bytes_per_token: float | None = None  # of those, read on speculation
     spec_useful_share: float | None = None  # spec_useful / spec_experts
     dropped_share: float | None = None  # dropped / routed
+    nll: float | None = None  # of a given text: mean negative log-likelihood, nats per token
+    agreement: float | None = None  # share of its tokens that the model would have chosen itself
     prefill_tok_s: float | None = None
     load_s: float | None = None
     anon_peak_bytes: int | None = None
@@ -220,6 +232,14 @@ class Metrics:
     stall_ms_per_token: float | None = None
     invol_ctx_per_token: float | None = None
     sampler_cpu_share: float | None = None
+
+    @property
+    def perplexity(self) -> float | None:
+        """Of the given text; None also where it is beyond all numbers."""
+        try:
+            return None if self.nll is None else math.exp(self.nll)
+        except OverflowError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -250,6 +270,7 @@ class ArmIdentity:
     dense_weights: str | None = None
     expert_used: int | None = None
     threads: int | None = None
+    text_sha256: str | None = None  # of the text that was given
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class CellConfig:
     """`cell`, and each of `cells` once it is merged over `cell`."""
 
     prompt: str
+    text: str | None
     n_predict: int = field(metadata=ranged(1))
     n_ctx: int = field(metadata=ranged(1))
     n_batch: int = field(metadata=ranged(1))
@@ -171,6 +172,10 @@ def _check_cells(config: Config) -> None:
             raise UsageError(f"{key}.prompt: empty; the engine needs a prompt")
         if not _encodable(cell.prompt):
             raise UsageError(f"{key}.prompt: is not valid UTF-8; the engine needs valid text")
+        if cell.text is not None and not cell.text.strip():
+            raise UsageError(
+                f"{key}.text: empty; give a text file, heldout, or null for greedy decoding"
+            )
         if cell.n_predict >= cell.n_ctx:
             raise UsageError(
                 f"{key}.n_predict: {cell.n_predict} tokens and a prompt do not fit in n_ctx="

@@ -312,6 +312,7 @@ def _arm_params(arm: Arm) -> dict[str, Any]:
     return {
         "asked": to_json(arm.engine),
         "n_predict": arm.n_predict,
+        "text": None if arm.text is None else arm.text.path,
         "prompt_sha256": hashlib.sha256(arm.prompt.encode()).hexdigest(),
     }
 
@@ -355,6 +356,7 @@ def _series(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[float | None]]]
 
 def _summaries(record: CellRecord) -> Iterator[tuple[str, float]]:
     numbers: dict[str, Any] = dict(to_json(record.metrics))
+    numbers["perplexity"] = record.metrics.perplexity
     numbers |= {f"work/{k}": v for k, v in to_json(record.counters).items()}
     if record.prediction is not None:
         for name, score in record.prediction.predictors.items():

@@ -32,6 +32,7 @@ NUMBERS = (
 TEXTS = (
     *("--temp", "--dense-weights", "--csv", "--telemetry", "--cache-mb"),
     *("--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--forced-routes"),
+    "--given-text",
 )
 SWITCHES = (
     *("--moe-stream", "--no-odirect", "--repack", "--no-eog", "--plan-memory", "--overlap"),
@@ -113,6 +114,7 @@ def decode(args, asked, telemetry, rows) -> None:
         "drop_cold_experts": args.drop_cold_experts,
         "drop_renorm": not args.drop_no_renorm,
         "drop_in_prefill": args.drop_in_prefill,
+        "given_text": args.given_text,
         "io_threads": (args.io_threads or 4) if stream else None,
         "direct_io_requested": not args.no_odirect if stream else None,
         "dense_weights": args.dense_weights or "mmap",
@@ -162,6 +164,7 @@ def decode(args, asked, telemetry, rows) -> None:
         "decode": times(args.n),
         "prefill": times(1),
         "total": times(args.n + 1),
+        "given": {"tokens": args.n, "agreed": args.n // 4, "nll": 3.5} if args.given_text else None,
         "prediction": prediction() if args.predict_log else None,
         "predictor_disarmed": None,
         "ids_sha256": hashlib.sha256(b"".join(b"%d\n" % t for t in range(args.n))).hexdigest(),

@@ -2,7 +2,7 @@
 
 Pure. The rules are those of the verdict method: equal configurations must have equal work
 counters, and a pair whose model, build, effective direct I/O or resolved memory differs unasked is
-confounded.
+confounded. So is a pair that decoded different texts: that is other work.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from harness.records import CellRecord
 
 _CACHE_SIZE = ("--cache-mb", "--moe-stream", "--cache-floor-mb", "--cache-ceil-mb")
 # Identity fields and the flags that may move them on purpose. No flag: never on purpose, because a
-# comparison of settings holds the model and the build fixed.
+# comparison of settings holds the model, the build and the text fixed.
 _ASKED_BY: dict[str, tuple[str, ...]] = {
     "model_sha256": (),
     "engine_build_id": (),
+    "text_sha256": (),
     "mode": ("--moe-stream",),
     "cache_mb": ("--cache-mb", "--moe-stream"),
     "capacity_bytes": _CACHE_SIZE,
@@ -44,7 +45,13 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
     "threads": ("-t", "--threads"),
 }
 # Differences that count as unasked when the command lines are unknown: nothing shows the intention.
-_SUSPECT_WITHOUT_ARGV = ("model_sha256", "engine_build_id", "direct_io", "dense_weights")
+_SUSPECT_WITHOUT_ARGV = (
+    "model_sha256",
+    "engine_build_id",
+    "text_sha256",
+    "direct_io",
+    "dense_weights",
+)
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,11 @@ class Comparison:
 
 
 def compare_work(a: CellRecord, b: CellRecord, read_bytes_tolerance_pct: float) -> Comparison:
-    """Work counters and generated text of two cells of one arm.
+    """Work counters, text and its likelihood of two cells of one arm.
 
     Counts must be equal; bytes read may differ by `read_bytes_tolerance_pct` percent. Of an arm
-    that reads ahead only what does not depend on timing is compared.
+    that reads ahead only what does not depend on timing is compared. A text that was given is equal
+    whatever was computed, so that its likelihood is what shows it.
     """
     differing: list[str] = []
     one_sided: list[str] = []
@@ -85,11 +93,14 @@ def compare_work(a: CellRecord, b: CellRecord, read_bytes_tolerance_pct: float) 
             differing.append(f"{name} {x} in {a.cell}, {y} in {b.cell}")
     if timed and drops(a):
         return Comparison(tuple(differing), tuple(one_sided))
-    x_text, y_text = a.output_sha256, b.output_sha256
-    if (x_text is None) != (y_text is None):
-        one_sided.append(_only_in("the generated text's hash", a if y_text is None else b))
-    elif x_text != y_text:
-        differing.append(f"the generated text differs between {a.cell} and {b.cell}")
+    for name, x, y in (
+        ("the text", a.output_sha256, b.output_sha256),
+        ("the likelihood of the text", a.metrics.nll, b.metrics.nll),
+    ):
+        if (x is None) != (y is None):
+            one_sided.append(_only_in(name, a if y is None else b))
+        elif x != y:
+            differing.append(f"{name} differs between {a.cell} and {b.cell}")
     return Comparison(tuple(differing), tuple(one_sided))
 
 
@@ -100,7 +111,7 @@ def reads_ahead(record: CellRecord) -> bool:
 
 
 def drops(record: CellRecord) -> bool:
-    """The text depends on what is resident."""
+    """The result depends on what is resident."""
     return flag_value(record.argv, "--drop-cold-experts") is not None
 
 
@@ -153,6 +164,7 @@ def work_in_words(candidate: CellRecord, baseline: CellRecord) -> tuple[str, ...
         (c.spec_bytes_per_token, b.spec_bytes_per_token, 2.0**-20, "MiB/token of it ahead"),
         (c.spec_useful_share, b.spec_useful_share, 100.0, "% of the experts read ahead useful"),
         (c.dropped_share, b.dropped_share, 100.0, "% of routed experts dropped"),
+        (c.perplexity, b.perplexity, 1.0, "perplexity of the text"),
     )
     for x, y, factor, words in measures:
         if x is not None and x != y:

@@ -52,20 +52,21 @@ _RESULTS = (
     Column("spec_mib_per_token", "spec MiB/token", ".2f"),
     Column("spec_useful_share", "useful", ".1%"),
     Column("dropped_share", "dropped", ".1%"),
-    Column("anon_peak_mib", "anon peak MiB", ".1f"),
+    Column("perplexity", "ppl", ".2f"),
+    Column("anon_peak_mib", "anon MiB", ".1f"),
     Column("status", "status"),
 )
-# of mechanisms that most cells do without
-_WHERE_ARMED = ("spec_mib_per_token", "spec_useful_share", "dropped_share")
+# of what many cells do without
+_WHERE_MEASURED = ("spec_mib_per_token", "spec_useful_share", "dropped_share", "perplexity")
 
 
 def results(records: Iterable[CellRecord]) -> Data:
-    """One row a cell. Speculation and dropping have columns only where they were measured."""
+    """One row a cell. Speculation, dropping, perplexity have columns where they were measured."""
     rows = [_result(record) for record in records]
     shown = [
         i
         for i, column in enumerate(_RESULTS)
-        if column.key not in _WHERE_ARMED or any(row[i] is not None for row in rows)
+        if column.key not in _WHERE_MEASURED or any(row[i] is not None for row in rows)
     ]
     return Data(
         tuple(_RESULTS[i] for i in shown), tuple(tuple(row[i] for i in shown) for row in rows)
@@ -84,6 +85,7 @@ def _result(record: CellRecord) -> tuple[Value, ...]:
         _mib(m.spec_bytes_per_token),
         m.spec_useful_share,
         m.dropped_share,
+        m.perplexity,
         _mib(m.anon_peak_bytes),
         record.status,
     )

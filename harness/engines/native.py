@@ -157,7 +157,7 @@ def _counters(telemetry: Telemetry, rows: Sequence[Row]) -> Counters:
 
 def _metrics(telemetry: Telemetry, rows: Sequence[Row]) -> Metrics:
     walls = _column(rows, "wall_ms")
-    total = _get(telemetry.summary, "total")
+    total, given = _get(telemetry.summary, "total"), _get(telemetry.summary, "given")
     load_s = _float(telemetry.summary, "load_s")
     return Metrics(
         tok_s=_tok_s(rows),
@@ -168,6 +168,8 @@ def _metrics(telemetry: Telemetry, rows: Sequence[Row]) -> Metrics:
         spec_bytes_per_token=_per_token(rows, "spec_read_bytes"),
         spec_useful_share=_ratio(_sum(rows, "spec_useful"), _sum(rows, "spec_experts")),
         dropped_share=_ratio(_sum(rows, "dropped"), _sum(rows, "routed")),
+        nll=_float(given, "nll"),
+        agreement=_ratio(_int(given, "agreed"), _int(given, "tokens")),
         prefill_tok_s=_float(telemetry.summary, "prefill_tok_s"),
         load_s=load_s if load_s is not None else _float(telemetry.start, "load_s"),
         majflt_per_token=_per_token(rows, "majflt"),
@@ -208,6 +210,8 @@ def _problems(arm: Arm, telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
         found.append(f"asked for {arm.n_predict} tokens, the engine made {tokens}")
     if arm.engine.predict_log and _get(summary, "prediction") is None:
         found.append("asked for predict_log, the engine scored no predictor")
+    if arm.text is not None and _float(_get(summary, "given"), "nll") is None:
+        found.append("asked for a given text, the engine did not say how likely it is")
     own, its = _tok_s(rows), _float(summary, "tok_s")
     if own is None:
         found.append(f"{TOKENS} has no usable wall_ms column")
@@ -258,6 +262,8 @@ def _mismatches(arm: Arm, start: Mapping[str, Any]) -> list[str]:
     asked: list[tuple[str, Any, Any]] = [
         ("mode", "stream" if s.moe_stream else "plain", _get(start, "mode")),
         ("n_predict", arm.n_predict, _get(config, "n_predict")),
+        # nothing said is greedy decoding
+        ("text", arm.text.path if arm.text else "greedy", _get(config, "given_text") or "greedy"),
         *((name, want, _get(config, name)) for name, want in named.items()),
         ("direct_io", s.direct_io, _get(config, "direct_io_requested")),
     ]

@@ -45,6 +45,8 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
     argv = _common_argv(engine, model, prompt_file, arm)
     s = arm.engine
     argv += [flag for flag, name, on in _RUN_SWITCHES if getattr(s, name) is on]
+    if arm.text is not None:
+        argv += ["--given-text", arm.text.path]
     for kind in ("route", "io", "compute"):
         if getattr(s, f"{kind}_trace"):
             argv += [f"--{kind}-trace", str(out_dir / f"{kind}_trace.csv")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from rich.table import Table
 from rich.text import Text
 
@@ -98,6 +100,7 @@ def _mechanisms(arm: Arm) -> dict[str, str]:
         "load all": "yes" if e.load_all else "-",
         "traces": "+".join(traces) or "-",
         "forced routes": e.forced_routes or "-",
+        "text": "-" if arm.text is None else PurePath(arm.text.path).name,
     }
 
 

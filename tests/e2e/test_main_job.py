@@ -99,11 +99,13 @@ def test_the_sentinel_does_the_baselines_work_and_says_its_words(campaign: Path)
     assert baseline["counters"] == sentinel["counters"]
     assert baseline["output_sha256"] == sentinel["output_sha256"]
     assert baseline["output_sha256"]
+    assert baseline["metrics"]["nll"] == sentinel["metrics"]["nll"]
     verdict = json.loads((campaign / "verdict.json").read_text())
     assert verdict["drift"]["verdict"] not in {"not_comparable", "unknown"}
 
 
 def test_the_cells_differ_in_what_they_were_made_to_differ(campaign: Path) -> None:
+    assert len({c["output_sha256"] for c in records(campaign)}) == 1, "one text for all"
     baseline, retention, spec2, _ = (c["counters"] for c in records(campaign))
     for counters in (baseline, retention, spec2):
         assert counters["evictions"] > 0

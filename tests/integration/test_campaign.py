@@ -7,6 +7,7 @@ gets. The same with the real engine: tests/e2e.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import signal
@@ -103,7 +104,7 @@ def test_a_campaign_from_command_line_to_verdict(finished: Finished) -> None:
     assert verdict["campaign"] == campaign.name
     assert [v["candidate"] for v in verdict["verdicts"]] == ["retention", "spec2"]
     text = done.stdout
-    for word in ("tok/s", "hit rate", "MiB/token", "anon peak MiB", "drift:", "sentinel"):
+    for word in ("tok/s", "hit rate", "MiB/token", "anon MiB", "ppl", "drift:", "sentinel"):
         assert word in text
     for word in ("spec MiB/token", "useful", "75.0%", "dropped", "12.5%"):
         assert word in text
@@ -192,6 +193,31 @@ def test_an_arm_that_the_engine_refuses_is_found_before_the_first_cell(
     assert "cells.baseline" in line
     assert "the prompt does not fit" in line
     assert campaigns(tmp_path) == []
+
+
+def test_a_text_that_is_not_there_is_refused_before_anything_runs(
+    command: Command, tmp_path: Path
+) -> None:
+    line = error_line(run(command(f"cells.spec2.text={tmp_path}/ruth.txt"), code=2))
+    assert f"cells.spec2.text: {tmp_path}/ruth.txt: there is no such file" in line
+    assert campaigns(tmp_path) == []
+
+
+def test_a_resumed_campaign_decodes_the_text_that_it_began_with(
+    command: Command, tmp_path: Path
+) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text("Es war einmal ein Mann.")
+    run(command(f"cell.text={text}"))
+    (campaign,) = campaigns(tmp_path)
+    for record in records(campaign):
+        assert record["identity"]["text_sha256"] == hashlib.sha256(text.read_bytes()).hexdigest()
+        assert str(text) in record["argv"]
+        assert (record["metrics"]["nll"], record["metrics"]["agreement"]) == (3.5, 0.25)
+    run(resume(campaign))
+    text.write_text("Es war einmal eine Frau.")
+    line = error_line(run(resume(campaign), code=2))
+    assert f"cells.baseline.text: {text} is not what it was when the campaign began" in line
 
 
 def test_a_cell_that_fails_is_told_and_the_rest_goes_on(command: Command, tmp_path: Path) -> None:

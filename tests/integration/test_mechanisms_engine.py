@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cell_parts import make_plan
+from cell_parts import PLAIN, make_plan
 
 from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
 from harness.build import EngineBuild, ensure_engine
 from harness.device.launcher import Sampling
 from harness.device.preflight import check_arm
-from harness.errors import UsageError
+from harness.errors import DeviceError, UsageError
 from harness.journal import Journal
 from harness.models import ModelFile, resolve_model
+from harness.models.text import given_text
 from harness.records import Arm, CellRecord, EngineSettings
 from harness.session import ModelFiles, run_session
 from harness.targets.local import LocalTarget
@@ -121,6 +122,67 @@ def test_dropping_repeats_itself_exactly_and_a_candidate_may_differ(
     verdict = four_cell_verdict("c", list(cells.values()), FourCellSettings(), None)
     assert verdict.drift.verdict != "not_comparable"
     assert verdict.verdicts[0].outcome not in ("contaminated", "confounded")
+
+
+def test_cells_that_drop_otherwise_decode_one_text_and_say_what_it_cost(
+    run: Run, tmp_path: Path
+) -> None:
+    text = given_text("heldout", "cell.text")
+
+    def reading(name: str, **settings: Any) -> Arm:
+        return replace(arm(name, n_ctx=512, **settings), text=text, n_predict=400)
+
+    b = {"drop_cold_experts": 0.75}
+    cells = run(
+        tmp_path,
+        reading("b", **b),
+        reading("retention", predict_prefetch=True, predict_spec_max=0, **b),
+        reading("spec2", predict_prefetch=True, predict_spec_max=2, **b),
+        reading("keep_all"),
+        reading("keep_all_ahead", predict_prefetch=True, overlap=True),
+        reading("drop_100", drop_cold_experts=1.0),
+        replace(reading("plain"), engine=replace(PLAIN, n_ctx=512, n_batch=32)),
+    )
+    assert len({c.output_sha256 for c in cells.values()}) == 1
+    assert {c.identity.text_sha256 for c in cells.values()} == {text.sha256}
+    for folder in (tmp_path / "cells").iterdir():
+        said = (folder / "stdout.txt").read_bytes().strip()
+        assert len(said) > 400
+        assert said in Path(text.path).read_bytes()[:4000]
+    nll = {name: cell.metrics.nll or 0.0 for name, cell in cells.items()}
+    assert nll["b"] == nll["sentinel"]
+    assert cells["b"].counters == cells["sentinel"].counters
+    # what does not drop computes the same, however it comes by its experts
+    assert nll["keep_all"] == nll["keep_all_ahead"] == nll["plain"]
+    assert 0 < nll["keep_all"] <= nll["b"] <= nll["drop_100"]
+    assert 0 < (cells["keep_all"].metrics.agreement or 0) < 1
+    shares = [cells[name].metrics.dropped_share or 0.0 for name in ("retention", "spec2", "b")]
+    assert all(0 < share < 1 for share in shares)
+    verdict = four_cell_verdict("c", list(cells.values()), FourCellSettings(), None)
+    assert verdict.drift.verdict != "not_comparable"
+
+
+def test_a_text_shorter_than_the_cell_is_refused_with_both_numbers(
+    build: EngineBuild, model: ModelFile, tmp_path: Path
+) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("And the earth")
+    given = replace(BASE, text=given_text(str(short), "cell.text"))
+    with (
+        Journal.open(tmp_path / "c") as journal,
+        pytest.raises(
+            DeviceError, match=r"opening baseline failed.*has \d+ tokens, --predict asks for 24"
+        ),
+    ):
+        run_session(
+            make_plan(given),
+            target=LocalTarget(),
+            build=build,
+            model=ModelFiles(model.path, model.paths, model.sha256),
+            journal=journal,
+            on_event=lambda _event: None,
+            sampling=Sampling(probe_s=0.1),
+        )
 
 
 def test_scoring_changes_nothing_and_its_control_is_exact(run: Run, tmp_path: Path) -> None:

@@ -350,6 +350,25 @@ def test_single_tokens_are_there_too(runs: Path) -> None:
     assert history[0].timestamp >= round(START_S * 1e3)
 
 
+def test_what_a_given_text_cost_is_a_metric_and_which_it_was_a_parameter(runs: Path) -> None:
+    directory = write_campaign(runs)
+    record = record_of(directory, "01-cache_half")
+    set_record(
+        directory,
+        "01-cache_half",
+        metrics=dataclasses.replace(record.metrics, nll=3.45, agreement=0.25),
+        identity=dataclasses.replace(record.identity, text_sha256="e" * 64),
+    )
+    log(directory)
+    run = stored(directory).cells["01-cache_half"]
+    metrics = run.data.metrics
+    assert (metrics["nll"], metrics["agreement"]) == (3.45, 0.25)
+    assert metrics["perplexity"] == pytest.approx(math.exp(3.45))
+    assert run.data.params["text_sha256"] == "e" * 64
+    greedy = stored(directory).cells["00-baseline"].data
+    assert not {"nll", "agreement", "perplexity"} & greedy.metrics.keys()
+
+
 def test_a_summary_that_the_tokens_do_not_give_has_the_last_word(runs: Path) -> None:
     directory = write_campaign(runs)
     path = directory / "cells" / "00-baseline" / RECORD

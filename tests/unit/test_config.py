@@ -178,6 +178,8 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ('cell.prompt="a\udcff"', ["cells.baseline.prompt", "UTF-8"]),
         ("cell.seed=1", ["seed", "greedily"]),
         ("cell.prompt=''", ["prompt", "empty"]),
+        ("cell.text=''", ["cells.baseline.text", "empty", "heldout"]),
+        ("cell.text=7", ["cell.text", "7", "text"]),
         ("cell.engine.dense_weights=ram", ["dense_weights", "'ram'", "mmap, warm, anon"]),
         ("cell.engine.io_threads=17", ["io_threads: 17", "at most 16"]),
         ("cell.engine.no_eog=maybe", ["no_eog", "'maybe'", "true or false"]),

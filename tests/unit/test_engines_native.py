@@ -7,12 +7,13 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cell_parts import FAKE_ENGINE, PLAIN, make_arm, with_engine
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.engines.native import (
@@ -29,11 +30,14 @@ from harness.records import (
     Arm,
     Counters,
     ForcedRoutes,
+    GivenText,
     LayerScores,
     Metrics,
     PredictorDisarmed,
     PredictorScore,
 )
+
+TEXT = GivenText("/t.txt", "e" * 64)
 
 
 def argv_of(arm: Arm) -> list[str]:
@@ -104,6 +108,14 @@ def test_traces_and_scores_are_of_a_run_and_not_of_its_memory_plan() -> None:
     ) in " ".join(argv)
     plan = plan_memory_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), arm)
     assert plan[:-1] == argv[: len(plan) - 1]
+
+
+def test_a_text_is_given_to_a_run_and_not_to_its_memory_plan() -> None:
+    arm = replace(make_arm(), text=TEXT)
+    assert " --given-text /t.txt " in " ".join(argv_of(arm))
+    assert "--given-text" not in argv_of(make_arm())
+    plan = plan_memory_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), arm)
+    assert "--given-text" not in plan
 
 
 def test_a_recorded_trace_is_named_so_that_the_cells_directory_does_not_matter() -> None:
@@ -210,6 +222,7 @@ def test_what_was_not_armed_is_none_and_never_zero(tmp_path: Path) -> None:
     assert {c.spec_read_bytes, c.spec_experts, c.spec_useful, c.retained} == {None}
     assert {c.routed, c.dropped} == {None}
     assert {m.spec_bytes_per_token, m.spec_useful_share, m.dropped_share} == {None}
+    assert {m.nll, m.agreement, m.perplexity} == {None}
     assert {outcome.prediction, outcome.predictor_disarmed, outcome.forced_routes} == {None}
 
 
@@ -264,6 +277,29 @@ def test_a_disarmed_predictor_and_a_mapped_trace_are_told(tmp_path: Path) -> Non
     outcome = outcome_of(tmp_path, with_engine(make_arm(), forced_routes="/r.csv"))
     assert outcome.forced_routes == ForcedRoutes("/r.csv", 48, 128, 8, exact=False)
     assert outcome.problems == ()
+
+
+def test_a_given_text_is_scored(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, replace(make_arm(n_predict=8), text=TEXT))
+    assert outcome.problems == ()
+    assert (outcome.metrics.nll, outcome.metrics.agreement) == (3.5, 0.25)
+    assert outcome.metrics.perplexity == pytest.approx(math.exp(3.5))
+
+
+def test_a_text_that_was_not_scored_or_not_given_makes_the_cell_fail(tmp_path: Path) -> None:
+    silent = replace(make_arm(summary={"given": None}), text=TEXT)
+    assert outcome_of(tmp_path, silent).problems == (
+        "asked for a given text, the engine did not say how likely it is",
+    )
+    greedy = outcome_of(tmp_path, make_arm(), as_if=replace(make_arm(), text=TEXT))
+    assert greedy.problems[0] == "asked for text /t.txt, the engine ran with greedy"
+    other = outcome_of(tmp_path, replace(make_arm(), text=TEXT), as_if=make_arm())
+    assert other.problems == ("asked for text greedy, the engine ran with /t.txt",)
+
+
+def test_a_likelihood_beyond_all_numbers_has_no_perplexity() -> None:
+    assert Metrics(nll=0.0).perplexity == 1.0
+    assert Metrics(nll=1e6).perplexity is None
 
 
 def test_scores_that_were_asked_for_and_are_not_there_make_the_cell_fail(tmp_path: Path) -> None:
@@ -405,13 +441,14 @@ JSON = st.recursive(
 )
 KEYS = st.sampled_from(
     [
-        *("config", "arena", "direct_io", "mode", "forced_routes"),
+        *("config", "arena", "direct_io", "mode", "forced_routes", "given"),
         *("tokens", "total", "tok_s", "load_s", "ids_sha256", "prediction", "predictor_disarmed"),
     ]
 )
 
 
 @example({}, {"tok_s": float("inf"), "load_s": 10**400, "tokens": True})
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(st.dictionaries(KEYS, JSON), st.dictionaries(KEYS, JSON))
 def test_keys_of_the_wrong_type_are_not_measured(
     start: dict[str, Any], summary: dict[str, Any]

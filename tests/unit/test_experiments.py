@@ -14,6 +14,7 @@ from harness import configure, schema
 from harness.configure import check, compose
 from harness.engines.native_argv import engine_argv
 from harness.models import ModelFile, resolve_model
+from harness.models.text import given_text
 from harness.plan import make_plan
 from harness.records import Plan
 
@@ -29,7 +30,8 @@ def reference() -> ModelFile:
 
 
 def planned(name: str, reference: ModelFile, *overrides: str) -> Plan:
-    return make_plan(check(compose([f"+experiment={name}", *overrides])), reference.info, 2)
+    texts = {"heldout": given_text("heldout", "cell.text")}
+    return make_plan(check(compose([f"+experiment={name}", *overrides])), reference.info, 2, texts)
 
 
 def test_the_experiments_that_the_readme_may_name_are_there() -> None:
@@ -68,6 +70,13 @@ def test_an_experiment_plans_with_the_sentinel_that_its_design_needs(
     for cell in plan.cells:
         neighbours = {cell.index - 1, cell.index + 1} & baselines
         assert cell.index in baselines or neighbours, f"{cell.name} has no baseline beside it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cells_of_an_experiment_decode_one_real_text(name: str, reference: ModelFile) -> None:
+    """Left to itself each cell that drops would write its own, and small models fall into loops."""
+    arms = planned(name, reference).arms.values()
+    assert {arm.text for arm in arms} == {given_text("heldout", "cell.text")}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -187,7 +187,7 @@ def test_a_cap_that_rose_is_no_throttling() -> None:
         ({"counters": Counters(tokens=127, read_bytes=1000)}, "tokens 128 in baseline, 127"),
         ({"counters": Counters(tokens=128, read_bytes=1002)}, "read_bytes 1000"),
         ({"counters": Counters(tokens=128)}, "read_bytes is recorded for baseline only"),
-        ({"output_sha256": "d" * 64}, "the generated text differs"),
+        ({"output_sha256": "d" * 64}, "the text differs between baseline and sentinel"),
         ({"arm": "other"}, "sentinel is of arm other"),
         (
             {"identity": ArmIdentity(model_sha256="a" * 64, engine_build_id="b2", direct_io=True)},
@@ -317,6 +317,53 @@ def test_a_candidate_that_drops_otherwise_is_read_and_its_work_told() -> None:
         "10.00 % of routed experts dropped (baseline 12.50)"
     ) in in_words(c1)
     assert "another text than the baseline: under dropping it depends on which" in in_words(c1)
+
+
+def given_session() -> list[CellRecord]:
+    """The main job: one text for all, and so what dropping did to it."""
+    records = dropping_session()
+    for i, record in enumerate(records):
+        nll = math.log(30.0 if record.role == "candidate" else 31.5)
+        records[i] = changed(
+            record,
+            metrics=dataclasses.replace(record.metrics, nll=nll),
+            identity=dataclasses.replace(record.identity, text_sha256="e" * 64),
+            output_sha256="c" * 64,
+        )
+    return records
+
+
+def test_what_dropping_did_to_a_given_text_is_told() -> None:
+    verdict = judge(given_session())
+    assert verdict.drift.verdict == "stable"
+    c1 = verdict_of(verdict, "C1")
+    assert c1.outcome == "provisional_loss"
+    assert "10.00 % of routed experts dropped (baseline 12.50), " in in_words(c1)
+    assert "30.00 perplexity of the text (baseline 31.50)" in in_words(c1)
+    assert "another text" not in in_words(c1)
+
+
+def test_a_given_text_is_equal_anyhow_so_its_likelihood_must_be() -> None:
+    records = given_session()
+    off = dataclasses.replace(records[3].metrics, nll=math.log(31.6))
+    records[3] = changed(records[3], metrics=off)
+    verdict = judge(records)
+    assert verdict.drift.verdict == "not_comparable"
+    assert "the likelihood of the text differs between baseline and sentinel" in in_words_of_drift(
+        verdict
+    )
+
+
+@pytest.mark.parametrize(("sha256", "outcome"), [("f" * 64, "confounded"), (None, "unreadable")])
+def test_another_text_is_other_work(sha256: str | None, outcome: str) -> None:
+    """Even though it was asked for."""
+    records = given_session()
+    records[1] = changed(
+        records[1],
+        argv=(*records[1].argv, "--given-text", "/other.txt"),
+        identity=dataclasses.replace(records[1].identity, text_sha256=sha256),
+    )
+    assert verdict_of(judge(records), "C1").outcome == outcome
 
 
 def test_another_text_without_dropping_is_told_without_that_excuse() -> None:

@@ -12,7 +12,7 @@ from harness.engine_flags import EngineFlags
 from harness.errors import UsageError
 from harness.jsonable import from_json, to_json
 from harness.plan import MIB, SLOT_PADDING_BYTES, cache_mib, four_cell, make_plan
-from harness.records import EngineSettings, Plan
+from harness.records import EngineSettings, GivenText, Plan
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,11 @@ class Numbers:
 
 def planned(*overrides: str, model: Numbers | None = None, cores: int = 4) -> Plan:
     config = check(compose(["+experiment=cache_sizes", *overrides]))
-    return make_plan(config, model or Numbers(), cores)
+    texts = {
+        "heldout": GivenText("/held/out.txt", "e" * 64),
+        "/my.txt": GivenText("/my.txt", "f" * 64),
+    }
+    return make_plan(config, model or Numbers(), cores, texts)
 
 
 def test_the_baseline_opens_and_closes() -> None:
@@ -119,6 +123,13 @@ def test_a_cache_of_everything_has_a_slot_for_every_expert() -> None:
         model = Numbers(expert_bytes_max=size)
         slot = size + SLOT_PADDING_BYTES
         assert cache_mib(1.0, model) * MIB // slot >= 8 * 32
+
+
+def test_every_cell_decodes_the_text_that_was_given_and_none_is_greedy() -> None:
+    arms = planned("cell.text=heldout", "cells.cache_off.text=/my.txt").arms
+    assert arms["baseline"].text == arms["cache_half"].text == GivenText("/held/out.txt", "e" * 64)
+    assert arms["cache_off"].text == GivenText("/my.txt", "f" * 64)
+    assert {arm.text for arm in planned("cell.text=null").arms.values()} == {None}
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 7)])

@@ -17,6 +17,7 @@ from harness.records import (
     Counters,
     Drift,
     ForcedRoutes,
+    GivenText,
     LayerScores,
     Metrics,
     PlannedCell,
@@ -135,7 +136,7 @@ def test_what_was_not_measured_is_a_dash() -> None:
     bare = replace(RECORD, metrics=Metrics(), status="failed")
     header, *rows = shown(("results", [RECORD, bare])).strip().splitlines()
     assert "MiB/token" in header
-    assert "anon peak MiB" in header
+    assert "anon MiB" in header
     assert rows[0].split() == ["1", "cache_half", "12.35", "50.0%", "3.00", "64.0", "ok"]
     assert rows[1].split() == ["1", "cache_half", "-", "-", "-", "-", "failed"]
 
@@ -144,15 +145,28 @@ def test_speculation_and_dropping_have_columns_where_they_were_measured() -> Non
     armed = Metrics(spec_bytes_per_token=2**19, spec_useful_share=0.75, dropped_share=0.0)
     records = [RECORD, replace(RECORD, metrics=replace(RECORD.metrics, **set_only(armed)))]
     header, *rows = shown(("results", records)).strip().splitlines()
-    assert header.split()[-8:] == ["spec", "MiB/token", "useful", "dropped", "anon", *END]
+    assert header.split()[-7:] == ["spec", "MiB/token", "useful", "dropped", "anon", *END]
     assert rows[0].split()[4:] == ["3.00", "-", "-", "-", "64.0", "ok"]
     assert rows[1].split()[4:] == ["3.00", "0.50", "75.0%", "0.0%", "64.0", "ok"]
     header = shown(("results", [RECORD])).strip().splitlines()[0]
-    for word in ("spec", "useful", "dropped"):
+    for word in ("spec", "useful", "dropped", "ppl"):
         assert word not in header
 
 
-END = ("peak", "MiB", "status")
+END = ("MiB", "status")
+
+
+def test_the_perplexity_of_a_given_text_has_a_column_where_it_was_measured() -> None:
+    scored = replace(RECORD, metrics=replace(RECORD.metrics, nll=3.45))
+    header, *rows = shown(("results", [scored, RECORD])).strip().splitlines()
+    assert header.split()[-4:] == ["ppl", "anon", "MiB", "status"]
+    assert [row.split()[-3] for row in rows] == ["31.50", "-"]
+
+
+def test_the_plan_names_the_text_that_is_decoded() -> None:
+    given = replace(make_arm("baseline"), text=GivenText("/texts/ruth.txt", "e" * 64))
+    assert "text ruth.txt" in plan_text(given)
+    assert "text" not in plan_text(make_arm("baseline"))
 
 
 def set_only(metrics: Metrics) -> dict[str, float]:
@@ -160,7 +174,9 @@ def set_only(metrics: Metrics) -> dict[str, float]:
 
 
 def test_the_results_of_the_main_job_fit_in_100_columns() -> None:
-    whole = Metrics(1234.5, 1.0, 0.755, 0.7, 12.5e6, 3e6, 0.81, 0.142, anon_peak_bytes=10**11)
+    whole = Metrics(
+        1234.5, 1.0, 0.755, 0.7, 12.5e6, 3e6, 0.81, 0.142, nll=4.5, anon_peak_bytes=10**11
+    )
     names = ("baseline", "retention", "spec2", "sentinel")
     records = [
         replace(RECORD, cell=n, arm=n, index=i, metrics=whole, status="refused")
