@@ -71,7 +71,8 @@ def main(argv: Sequence[str]) -> int:
 class SteadyOutput(io.TextIOBase):
     """Standard output whose end (`| head`, `>&-`, a full disk) does not end a measurement.
 
-    The first failing write is told in one line on stderr; what follows is dropped.
+    The first failing write is told in one line on stderr, unless a reader has gone away, which is
+    its right; what follows is dropped.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -114,10 +115,11 @@ class SteadyOutput(io.TextIOBase):
 
     def _gone(self, error: OSError) -> None:
         stream, self._stream = self._stream, None
-        print(
-            f"harness: standard output is gone ({error.strerror}); going on without it",
-            file=sys.stderr,
-        )
+        if not isinstance(error, BrokenPipeError):
+            print(
+                f"harness: standard output is gone ({error.strerror}); going on without it",
+                file=sys.stderr,
+            )
         if stream is not None:  # else Python tries once more at its exit, and complains
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
