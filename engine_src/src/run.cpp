@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <utility>
 
 namespace moe {
 
@@ -30,13 +31,21 @@ std::string read_prompt(const Options & options) {
     return text;
 }
 
-// Opening truncates: never do that to the model.
-void spare_model(const std::string & path, const char * what, const Options & options) {
-    struct stat model {};
+// Opening truncates: never do that to what is read, by whatever name.
+void spare_inputs(const std::string & path, const char * what, const Options & options) {
     struct stat output {};
-    if (stat(options.model.c_str(), &model) == 0 && stat(path.c_str(), &output) == 0 &&
-        model.st_dev == output.st_dev && model.st_ino == output.st_ino) {
-        throw Error(ExitCode::usage, std::string("the ") + what + " file is the model");
+    if (stat(path.c_str(), &output) != 0) {
+        return;
+    }
+    const std::pair<const char *, std::string> inputs[] = {{"model", options.model},
+                                                           {"prompt", options.prompt_file.value_or("")},
+                                                           {"forced routes", options.forced_routes.value_or("")},
+                                                           {"given text", options.given_text.value_or("")}};
+    for (const auto & [name, input] : inputs) {
+        struct stat read {};
+        if (stat(input.c_str(), &read) == 0 && read.st_dev == output.st_dev && read.st_ino == output.st_ino) {
+            throw Error(ExitCode::usage, std::string("the ") + what + " file is the " + name);
+        }
     }
 }
 
@@ -46,16 +55,16 @@ public:
     explicit Outputs(const Options & options) : progress_(options.progress), n_predict_(options.n_predict) {
         for (const auto & trace : {options.route_trace, options.io_trace, options.compute_trace}) {
             if (trace) {
-                spare_model(*trace, "trace", options);
+                spare_inputs(*trace, "trace", options);
             }
         }
         if (options.csv) {
-            spare_model(*options.csv, "CSV", options);
+            spare_inputs(*options.csv, "CSV", options);
             csv_.emplace(*options.csv, "CSV");
             csv_->write(csv_header());
         }
         if (options.telemetry) {
-            spare_model(*options.telemetry, "telemetry", options);
+            spare_inputs(*options.telemetry, "telemetry", options);
             telemetry_.emplace(*options.telemetry, "telemetry");
         }
     }

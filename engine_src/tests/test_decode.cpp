@@ -8,6 +8,8 @@
 #include "temp_dir.h"
 #include "tiny_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -287,6 +289,8 @@ void failures_have_their_codes() {
     std::ofstream{empty};
     const std::string short_text = dir().file("short.txt");
     std::ofstream{short_text} << "a b";
+    const std::string link = dir().file("link.txt");
+    CHECK(symlink(short_text.c_str(), link.c_str()) == 0);
     const Args model = {"-m", model_path()};
     const auto with_model = [&](Args more) {
         more.insert(more.begin(), model.begin(), model.end());
@@ -304,6 +308,8 @@ void failures_have_their_codes() {
         {"planned prompt too long", with_model({"-p", prompt, "-n", "12", "-c", "60", "--plan-memory"}), 2, "do not fit"},
         {"csv nowhere", with_model({"-p", "x", "-n", "1", "--csv", dir().file("no/dir.csv")}), 5, "cannot open CSV"},
         {"csv is the model", with_model({"-p", "x", "-n", "1", "--csv", model_path()}), 2, "is the model"},
+        {"csv is the given text", with_model({"-p", "x", "-n", "1", "--given-text", short_text, "--csv", link}), 2,
+         "is the given text"},
         {"telemetry disk full", with_model({"-p", "x", "-n", "1", "--telemetry", "/dev/full"}), 5, "No space left"},
         {"csv disk full", with_model({"-p", "x", "-n", "1", "--csv", "/dev/full"}), 5, "No space left"},
     };
