@@ -82,9 +82,12 @@ std::string given_json(const std::optional<GivenText> & given) {
     if (!given) {
         return "null";
     }
-    const std::optional<double> nll =
-        given->tokens > 0 ? std::optional<double>(given->nll / static_cast<double>(given->tokens)) : std::nullopt;
-    return JsonObject().number("tokens", given->tokens).number("agreed", given->agreed).number("nll", nll).str();
+    JsonObject object;
+    object.number("tokens", given->tokens).number("agreed", given->agreed);
+    if (given->tokens == 0) {
+        return object.null("nll").str();
+    }
+    return object.number("nll", given->nll / static_cast<double>(given->tokens)).str();
 }
 
 std::string forced_json(const ForcedRoutes * forced) {
