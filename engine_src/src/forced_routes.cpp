@@ -37,7 +37,7 @@ std::vector<Source> moe_layers(const RecordedRoutes & trace, uint64_t n_steps) {
     std::map<uint32_t, Source> by_layer;
     for (const auto & [layer, bytes] : trace.expert_bytes) {
         if (bytes > 0) {
-            by_layer[layer] = {bytes, std::vector<const RecordedRow *>(n_steps)};
+            by_layer[layer] = {trace.slot_bytes.value_or(bytes), std::vector<const RecordedRow *>(n_steps)};
         }
     }
     for (size_t i = 0; i < trace.rows.size(); i += trace.n_used) {

@@ -29,8 +29,8 @@ public:
     // where the trace has none. Both sets of a layer with two have one route: the ids of the first.
     const int32_t * route(uint32_t block, uint64_t position) const;
 
-    // What the traced engine read for an expert of this block's layer. Its layers differ in size where this model's
-    // may not: a cache that accounts in these bytes evicts when the traced one did.
+    // What an expert of this block's layer took up in the traced engine's cache: its own bytes, or a slot. Its layers may
+    // differ in size where this model's do not: a cache that accounts in these bytes evicts when the traced one did.
     uint64_t expert_bytes(uint32_t block) const { return layers_[layer_of_block_[block]].expert_bytes; }
     uint64_t total_expert_bytes() const { return total_expert_bytes_; }  // of all the model's experts
 

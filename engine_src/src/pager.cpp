@@ -287,7 +287,7 @@ private:
         if (!options_.route_trace.empty()) {
             route_trace_.emplace(options_.route_trace,
                                  RouteTraceHead{options_.model_path, options_.arch, catalog_.n_expert(), top_k(),
-                                                catalog_.layer_bytes()});
+                                                forced_ ? 0 : layout_.stride(), catalog_.layer_bytes()});
         }
         const RunTraceHead head{options_.model_path, options_.arch, static_cast<uint32_t>(catalog_.layer_bytes().size()),
                                 options_.n_threads,  options_.io_threads, files_.direct(), options_.executor.overlap};

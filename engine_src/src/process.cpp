@@ -253,7 +253,7 @@ void write_stdout(const std::string & bytes) {
     }
 }
 
-std::string read_file(const std::string & path, const char * what) {
+std::string read_file(const std::string & path, const char * what, uint64_t most) {
     const auto fail = [&] {
         throw Error(ExitCode::io, std::string("cannot read ") + what + " file '" + path + "': " + std::strerror(errno));
     };
@@ -264,7 +264,7 @@ std::string read_file(const std::string & path, const char * what) {
     std::string text;
     char buffer[65536];
     ssize_t n = 0;
-    while ((n = read(fd, buffer, sizeof buffer)) != 0) {
+    while ((n = read(fd, buffer, std::min<uint64_t>(sizeof buffer, most - text.size()))) != 0) {
         if (n < 0 && errno == EINTR) {
             continue;
         }

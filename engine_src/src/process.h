@@ -38,7 +38,7 @@ void require_cpu();
 // Every byte to file descriptor 1. Throws Error(io).
 void write_stdout(const std::string & bytes);
 
-// The whole file. Throws Error(io).
-std::string read_file(const std::string & path, const char * what);
+// The file, or its first `most` bytes. Throws Error(io).
+std::string read_file(const std::string & path, const char * what, uint64_t most = UINT64_MAX);
 
 }  // namespace moe

@@ -109,6 +109,11 @@ private:
         }
         trace_.n_expert = static_cast<uint32_t>(*n_expert);
         trace_.n_used = static_cast<uint32_t>(*n_used);
+        // Behind the counts: a path may contain anything.
+        trace_.slot_bytes = preamble_number(line.substr(line.rfind(" n_expert_used=")), "slot_bytes", uint64_t{1} << 40);
+        if (trace_.slot_bytes && *trace_.slot_bytes == 0) {
+            fail(std::string("slot_bytes=0") + kRecordAgain);
+        }
     }
 
     void take_layer(std::string_view line) {

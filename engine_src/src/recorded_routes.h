@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct RecordedRoutes {
     uint32_t n_expert = 0;                      // of a layer
     uint32_t n_used = 0;                        // top-k
     std::map<uint32_t, uint64_t> expert_bytes;  // of every layer; 0: not streamed, has no rows
+    std::optional<uint64_t> slot_bytes;         // where the traced cache gave every expert as much room
     uint64_t n_prompt = 0;                      // steps of the prompt
     std::vector<RecordedRow> rows;  // sorted by step, layer, slot; steps without a gap from 0 on, cells complete
 

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <map>
 #include <utility>
 
 namespace moe {
@@ -49,10 +51,32 @@ void spare_inputs(const std::string & path, const char * what, const Options & o
     }
 }
 
+// Nor to another output. Devices can take several.
+void spare_outputs(const Options & options) {
+    namespace fs = std::filesystem;
+    const std::pair<const char *, std::optional<std::string>> outputs[] = {{"--csv", options.csv},
+                                                                           {"--telemetry", options.telemetry},
+                                                                           {"--route-trace", options.route_trace},
+                                                                           {"--io-trace", options.io_trace},
+                                                                           {"--compute-trace", options.compute_trace}};
+    std::map<fs::path, const char *> taken;
+    for (const auto & [flag, path] : outputs) {
+        std::error_code error;
+        if (!path || (fs::exists(*path, error) && !fs::is_regular_file(*path, error))) {
+            continue;
+        }
+        const auto [other, fresh] = taken.emplace(fs::weakly_canonical(fs::absolute(*path), error), flag);
+        if (!fresh) {
+            throw Error(ExitCode::usage, std::string(other->second) + " and " + flag + " name the same file: give each its own");
+        }
+    }
+}
+
 // The generated text, CSV, telemetry and progress: everything that is told per token.
 class Outputs {
 public:
     explicit Outputs(const Options & options) : progress_(options.progress), n_predict_(options.n_predict) {
+        spare_outputs(options);
         for (const auto & trace : {options.route_trace, options.io_trace, options.compute_trace}) {
             if (trace) {
                 spare_inputs(*trace, "trace", options);
@@ -135,14 +159,28 @@ std::vector<llama_token> read_given_text(const Options & options, const llama_vo
     if (!options.given_text) {
         return {};
     }
-    const std::string text = read_file(*options.given_text, "given text");
-    const std::vector<llama_token> tokens = tokenize(vocab, text, TextPlace::continuation);
-    if (tokens.size() < static_cast<size_t>(options.n_predict)) {
-        throw Error(ExitCode::usage, "--given-text: '" + *options.given_text + "' has " +
-                                         std::to_string(tokens.size()) + " tokens, --predict asks for " +
-                                         std::to_string(options.n_predict));
+    const std::string & path = *options.given_text;
+    struct stat file {};
+    if (stat(path.c_str(), &file) == 0 && !S_ISREG(file.st_mode)) {
+        throw Error(ExitCode::usage, "--given-text: '" + path + "' is not a regular file");
     }
-    return tokens;
+    // No more of a long text than is needed: its tokens are in no memory plan. Where it is cut, the last word is not
+    // the text's own, so the last tokens do not count.
+    constexpr size_t kUncertain = 64;
+    const auto wanted = static_cast<size_t>(options.n_predict);
+    for (uint64_t most = 8 * wanted + 4096;; most *= 4) {
+        const std::string text = read_file(path, "given text", most);
+        std::vector<llama_token> tokens = tokenize(vocab, text, TextPlace::continuation);
+        const bool whole = text.size() < most;
+        if (tokens.size() >= wanted + (whole ? 0 : kUncertain)) {
+            tokens.resize(wanted);
+            return tokens;
+        }
+        if (whole) {
+            throw Error(ExitCode::usage, "--given-text: '" + path + "' has " + std::to_string(tokens.size()) +
+                                             " tokens, --predict asks for " + std::to_string(wanted));
+        }
+    }
 }
 
 // Up to n_predict tokens after the prompt has been evaluated: the given ones, else the greedy choices.

@@ -30,6 +30,7 @@ struct RouteTraceHead {
     std::string arch;
     uint32_t n_expert = 0;
     uint32_t n_expert_used = 0;  // effective
+    uint64_t slot_bytes = 0;     // where the cache gives every expert the room of the largest; 0: it counts bytes
     std::vector<LayerBytes> layers;
 };
 

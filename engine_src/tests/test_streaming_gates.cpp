@@ -243,10 +243,8 @@ void forced_routes_are_followed() {
         const Run recorded = run_paged(options);
         check_equal(bench.plain(), recorded);
 
-        // Counted in bytes of the trace, which knows nothing of slots and their padding.
         options.forced_routes = options.route_trace;
         options.route_trace = bench.file("again.csv");
-        options.cache_bytes = kSmall * recorded.info.expert_bytes_max;
         const Run forced = run_paged(options);
         check_equal(bench.plain(), forced);
         CHECK(forced.counters.evictions > 0);
