@@ -201,7 +201,8 @@ std::string MemoryPlan::json() const {
 }
 
 std::string MemoryPlan::refusal() const {
-    return "needs " + std::to_string(needed_bytes()) + " bytes of anonymous memory, allowed " +
+    return "needs " + std::to_string(needed_bytes()) + (lower_bound ? " bytes or more" : " bytes") +
+           " of anonymous memory, allowed " +
            std::to_string(allowed_bytes.value_or(0)) + " (RLIMIT_DATA)";
 }
 
@@ -221,6 +222,7 @@ MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const 
     const std::optional<DryRun> dry = run_dry(options, facts, prompt, pager);
     if (!dry) {
         // Not even the metadata fits, and the limit could not be lifted to find out more: a lower bound.
+        plan.lower_bound = true;
         plan.base_bytes = base_least + metadata_copies * facts.metadata_bytes;
         if (!plan.allowed_bytes) {
             throw Error(ExitCode::other, "planning memory ended without an answer although no limit is set");

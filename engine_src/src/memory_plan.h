@@ -22,6 +22,8 @@ struct MemoryPlan {
     uint64_t base_bytes = 0;     // the process itself: program, vocabulary, metadata, graphs
     std::optional<uint64_t> allowed_bytes;  // RLIMIT_DATA; empty: unlimited
 
+    bool lower_bound = false;  // no more could be found out under the limit: more may be needed than this says
+
     // The dry run's answer to whether prompt and prediction fit; empty without a prompt.
     std::optional<uint32_t> n_prompt;
 
