@@ -50,7 +50,10 @@ def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
     small = ("model.factor=2",) if name == "io_lanes" else ()
     text, found, records = campaign(tmp_path / "runs", name, "tracking=off", *small)
     verdict = json.loads((found / "verdict.json").read_text())
-    assert verdict["drift"]["verdict"] in {"stable", "drifting", "throttled"}
+    drift = verdict["drift"]
+    assert drift["verdict"] != "not_comparable"
+    # cells as short as these are judged on a slow machine only
+    assert drift["verdict"] != "unknown" or all("too short" in r for r in drift["reasons"])
     assert {v["candidate"] for v in verdict["verdicts"]} == {
         r["arm"] for r in records if r["role"] == "candidate"
     }
@@ -68,7 +71,8 @@ def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
 
 
 def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:
-    import mlflow
+    from mlflow import MlflowClient
+    from mlflow.artifacts import download_artifacts
 
     text, found, (record,) = campaign(tmp_path / "runs", "predictor_accuracy")
     control = record["prediction"]["predictors"]["control"]
@@ -83,13 +87,14 @@ def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:
     verdict = json.loads((found / "verdict.json").read_text())
     assert verdict["verdicts"] == []
 
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{found.parent / 'mlflow.db'}")  # load_table knows no other
-    try:
-        experiment = mlflow.get_experiment_by_name("predictor_accuracy")
-        assert experiment is not None
-        client = mlflow.MlflowClient()
-        table = client.load_table(experiment.experiment_id, "predictors.json")
-    finally:
-        mlflow.set_tracking_uri(before)
-    assert list(table["predictor"])[-1] == "control"
+    # not by load_table: whatever its client's store, it makes MLflow's default one where it runs
+    uri = f"sqlite:///{found.parent / 'mlflow.db'}"
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("predictor_accuracy")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id], "tags.`harness.kind` = 'campaign'")
+    path = download_artifacts(
+        run_id=run.info.run_id, artifact_path="predictors.json", tracking_uri=uri
+    )
+    table = json.loads(Path(path).read_text())
+    assert table["data"][-1][table["columns"].index("predictor")] == "control"
