@@ -142,14 +142,14 @@ def decode(args, asked, telemetry, rows) -> None:
     }
     print("token,wall_ms,io_ms,stall_ms," + ",".join([*counters, *FAULTS]), file=rows, flush=True)
     timing = {"io_ms": 0.5, "stall_ms": 0.25} if stream else {"io_ms": None, "stall_ms": None}
-    for token in range(args.n):
+    walls_ms = [asked.get("wall_ms", 2.0) + token % 3 for token in range(args.n)]
+    for token, wall_ms in enumerate(walls_ms):
         if token == asked.get("die_after"):
             return
         time.sleep(asked.get("token_ms", 1) / 1e3)
-        row = {"token": token, "wall_ms": 2.0 + token % 3, **timing, **counters, **FAULTS}
+        row = {"token": token, "wall_ms": wall_ms, **timing, **counters, **FAULTS}
         print(",".join("" if v is None else str(v) for v in row.values()), file=rows, flush=True)
         say("token", {**row, "id": token, "text_hex": ""})
-    wall_ms = sum(2.0 + token % 3 for token in range(args.n))
 
     def times(n: int) -> dict:
         return {key: None if value is None else value * n for key, value in counters.items()}
@@ -157,8 +157,8 @@ def decode(args, asked, telemetry, rows) -> None:
     summary = {
         "tokens": args.n,
         "stopped_by": "length",
-        "decode_wall_ms": wall_ms,
-        "tok_s": args.n / wall_ms * 1e3,
+        "decode_wall_ms": sum(walls_ms),
+        "tok_s": args.n / sum(walls_ms) * 1e3,
         "prefill_tok_s": 50.0,
         "load_s": 0.01,
         "decode": times(args.n),

@@ -43,7 +43,8 @@ class FourCellSettings:
     rest than the 2 % that its text allows, which fits the compute probe.
 
     `max_gap_s`: how much longer than its recorded pause the break before a cell may be (a campaign
-    that was interrupted and resumed). `repeat_command` closes every verdict.
+    that was interrupted and resumed). `min_decode_s`: a cell that decoded for less cannot tell the
+    device's speed from a hiccup. `repeat_command` closes every verdict.
     """
 
     sentinel_stable_pct: float = 5.0
@@ -56,6 +57,7 @@ class FourCellSettings:
     warmup_tokens: int = 16
     stall_note_pct: float = 5.0
     max_gap_s: float = 300.0
+    min_decode_s: float = 1.0
     repeat_command: str = "python -m harness +experiment=matched_pair schedule.spacing_s=120"
 
 
@@ -129,10 +131,10 @@ def _drift(cells: Sequence[CellRecord], settings: FourCellSettings) -> Drift:
         absent = "opening baseline" if opening is None else "sentinel"
         return Drift("unknown", None, (f"there is no {absent} cell",))
     closing = sentinels[-1]
-    unusable = [p for c in (opening, closing) for p in _not_usable(c)]
+    unusable = [p for c in (opening, closing) for p in _not_usable(c, settings)]
     if unusable:
         return Drift("unknown", None, tuple(unusable))
-    repeats = [c for c in sentinels if not _not_usable(c)]
+    repeats = [c for c in sentinels if not _not_usable(c, settings)]
     unlike = [p for c in repeats for p in _not_the_same_work(opening, c, settings)]
     if unlike:
         return Drift("not_comparable", None, tuple(unlike))
@@ -192,7 +194,8 @@ def _candidate(arm: str, own: Sequence[CellRecord], session: _Session) -> Candid
     if any(p.confounded for p in pairs):
         outcome = "confounded"
         reasons += [r for p in pairs for r in p.confounded]
-    if session.drift.verdict == "not_comparable" and not all(_not_usable(c) for c in own):
+    unusable = [_not_usable(c, session.settings) for c in own]
+    if session.drift.verdict == "not_comparable" and not all(unusable):
         outcome = "contaminated"
         reasons += ["the baseline cells did not do the same work", *session.drift.reasons]
     if session.drift.verdict == "unknown":
@@ -202,7 +205,7 @@ def _candidate(arm: str, own: Sequence[CellRecord], session: _Session) -> Candid
     if readable and not reasons:
         return _read(min(readable, key=lambda p: p.state.distance), pairs, session)
 
-    reasons += [p for c in own for p in _not_usable(c)]
+    reasons += [problem for problems in unusable for problem in problems]
     if not pairs:
         reasons += [_not_adjacent(c, session.cells) for c in own]
     reasons += [r for p in pairs for r in p.problems]
@@ -224,7 +227,11 @@ def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pa
         probe_tolerance_pct=settings.probe_tolerance_pct,
         read_probe_tolerance_pct=settings.read_probe_tolerance_pct,
     )
-    problems = [*_not_usable(candidate), *_not_usable(baseline), *state.problems]
+    problems = [
+        *_not_usable(candidate, settings),
+        *_not_usable(baseline, settings),
+        *state.problems,
+    ]
     for cell in (candidate, baseline):
         problems += cap_moves_inside(cell, settings.cap_move_pct)
     problems += _too_long_a_break(candidate, baseline, settings.max_gap_s)
@@ -340,13 +347,19 @@ def _not_adjacent(candidate: CellRecord, cells: Sequence[CellRecord]) -> str:
     )
 
 
-def _not_usable(cell: CellRecord) -> list[str]:
+def _not_usable(cell: CellRecord, settings: FourCellSettings) -> list[str]:
     if cell.status != "ok":
         detail = f" ({cell.status_detail})" if cell.status_detail else ""
         return [f"{cell.cell} {_STATUS_WORDS[cell.status]}{detail}"]
     speed = cell.metrics.tok_s
     if speed is None or not math.isfinite(speed) or speed <= 0:
         return [f"the speed of {cell.cell} was not measured"]
+    tokens = cell.counters.tokens
+    if tokens is not None and tokens / speed < settings.min_decode_s:
+        return [
+            f"{cell.cell} decoded for {tokens / speed:.2f} s, too short to tell the device's speed "
+            f"from a hiccup ({settings.min_decode_s:g} s at least); raise cell.n_predict"
+        ]
     return []
 
 

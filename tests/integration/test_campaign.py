@@ -38,8 +38,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(launcher: Path, model: Path, place: Path, *overrides: str, **behaviour: Any) -> list[str]:
-    """The command line of a quick four-cell campaign; `behaviour` is the fake engine's."""
-    prompt = json.dumps(behaviour).replace('"', '\\"')
+    """The command line of a quick four-cell campaign; `behaviour` is the fake engine's.
+
+    Its tokens claim 200 ms, so that eight of them are long enough to judge.
+    """
+    prompt = json.dumps({"wall_ms": 200} | behaviour).replace('"', '\\"')
     return [
         *(sys.executable, "-m", "harness", "+experiment=matched_pair"),
         *("model=path", f"model.path={model}", f"runs_dir={place / 'runs'}"),
@@ -198,8 +201,8 @@ def test_an_arm_that_the_engine_refuses_is_found_before_the_first_cell(
 def test_a_text_that_is_not_there_is_refused_before_anything_runs(
     command: Command, tmp_path: Path
 ) -> None:
-    line = error_line(run(command(f"cells.spec2.text={tmp_path}/ruth.txt"), code=2))
-    assert f"cells.spec2.text: {tmp_path}/ruth.txt: there is no such file" in line
+    line = error_line(run(command(f"cell.text={tmp_path}/ruth.txt"), code=2))
+    assert f"cells.baseline.text: {tmp_path}/ruth.txt: there is no such file" in line
     assert campaigns(tmp_path) == []
 
 
