@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # the journal's first event: which command line asked for the campaign
 CREATED = "campaign_created"
+PLAN_ONLY = "plan only: nothing was run, and the engine was not asked whether it fits"
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,23 @@ def run(overrides: Sequence[str]) -> int:
 
 def _start(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Campaign | None:
     """A new campaign, or None when only its plan was asked for."""
+    from harness.models import NotMadeError
+
     config = check(data)
     runs_dir = Path(config.runs_dir)
     if not config.plan_only:
         rundir.check_runs_dir(runs_dir)
     texts = _texts(config)
-    model = _model(config)
+    _check_routes(config)
+    try:
+        model = _model(config)
+    except NotMadeError as e:  # only where nothing is to be made
+        _show_plan_before_model(config, e.name, texts, view)
+        return None
     plan = make_plan(config, model.info, os.cpu_count() or 1, texts)
     if config.plan_only:
         _show_plan(plan, model, runs_dir, view)
-        view.say("plan only: nothing was run, and the engine was not asked whether it fits")
+        view.say(PLAN_ONLY)
         return None
     build = _engine(config)
     _ask_engine(build, model, plan)
@@ -104,6 +112,7 @@ def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> C
         )
     plan = _stored_plan(directory)
     _check_texts(plan)
+    _check_routes(config)
     model = _model(config)
     if data["plan_only"]:
         _show_plan(plan, model, directory.parent, view)
@@ -118,6 +127,19 @@ def _show_plan(plan: Plan, model: ModelFile, runs_dir: Path, view: Terminal) -> 
     from harness.history import expected_seconds
 
     view.plan(plan, model.name, expected_seconds(runs_dir, plan, model.sha256))
+
+
+def _show_plan_before_model(
+    config: Config, model_name: str, texts: Mapping[str, GivenText], view: Terminal
+) -> None:
+    """A fraction of the experts has no size until the model's file says how large they are."""
+    plan = make_plan(config, None, os.cpu_count() or 1, texts)
+    view.plan(plan, model_name, {})
+    fractions = {name: config.cells[name].engine.cache_fraction for name in plan.arms}
+    asked = [f"{name} {f:g} of the experts" for name, f in fractions.items() if f is not None]
+    unknown = f"; the cache in MiB is not known until then: {', '.join(asked)}" if asked else ""
+    view.say(f"model {model_name}: not made yet, a run makes it first{unknown}")
+    view.say(PLAN_ONLY)
 
 
 def _stored_plan(directory: Path) -> Plan:
@@ -138,6 +160,19 @@ def _texts(config: Config) -> dict[str, GivenText]:
 
     named = {name: cell.text for name, cell in config.cells.items()}
     return {t: given_text(t, f"cells.{name}.text") for name, t in named.items() if t is not None}
+
+
+def _check_routes(config: Config) -> None:
+    for name, cell in config.cells.items():
+        if cell.engine.forced_routes is None:
+            continue
+        path = Path(cell.engine.forced_routes).absolute()
+        if not path.is_file():
+            wrong = "is not a file" if path.exists() else "there is no such file"
+            raise UsageError(
+                f"cells.{name}.engine.forced_routes: {path}: {wrong}; "
+                "give a recorded route trace, or null"
+            )
 
 
 def _check_texts(plan: Plan) -> None:

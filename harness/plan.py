@@ -43,11 +43,12 @@ class ModelNumbers(Protocol):
 
 
 def make_plan(
-    config: Config, model: ModelNumbers, cores: int, texts: Mapping[str, GivenText]
+    config: Config, model: ModelNumbers | None, cores: int, texts: Mapping[str, GivenText]
 ) -> Plan:
     """The ordered campaign that `config` asks for on a machine with `cores` cores.
 
-    `texts`: what each `text` of a cell stands for.
+    `texts`: what each `text` of a cell stands for. Without a model, for a plan that is only shown:
+    nothing is checked against it, and a cache that is a fraction of its experts stays None.
     """
     baseline, candidates = config.design.baseline, candidates_of(config)
     limit = None if config.memory.limit_mb is None else config.memory.limit_mb * MIB
@@ -103,31 +104,26 @@ def cache_mib(fraction: float, model: ModelNumbers) -> int:
     return -(-slots * (model.expert_bytes_max + SLOT_PADDING_BYTES) // MIB)
 
 
-def _arm(name: str, cell: CellConfig, model: ModelNumbers, cores: int, limit: int | None) -> Arm:
+def _arm(
+    name: str, cell: CellConfig, model: ModelNumbers | None, cores: int, limit: int | None
+) -> Arm:
     key, flags = f"cells.{name}", cell.engine
-    if flags.expert_used is not None and flags.expert_used > model.n_expert:
-        raise UsageError(
-            f"{key}.engine.expert_used: {flags.expert_used} is more than the model's "
-            f"{model.n_expert} experts; use 1 to {model.n_expert}"
-        )
-    if model.n_ctx_train is not None and cell.n_ctx > model.n_ctx_train:
-        raise UsageError(
-            f"{key}.n_ctx: {cell.n_ctx} is more than the model was trained for; "
-            f"use at most {model.n_ctx_train}"
-        )
+    if model is not None:
+        _check_against(model, key, cell)
     if flags.threads is not None and flags.threads > cores:
         raise UsageError(
             f"{key}.engine.threads: {flags.threads} on a machine with {cores} cores; "
             f"ggml's threads spin while they wait: use 1 to {cores}"
         )
     same = vars(flags).keys() - {"threads", "cache_mb", "cache_fraction"}
+    cache_mb = flags.cache_mb
+    if flags.cache_fraction is not None and model is not None:
+        cache_mb = cache_mib(flags.cache_fraction, model)
     settings = EngineSettings(
         threads=flags.threads or max(1, cores - 1),
         n_ctx=cell.n_ctx,
         n_batch=cell.n_batch,
-        cache_mb=flags.cache_mb
-        if flags.cache_fraction is None
-        else cache_mib(flags.cache_fraction, model),
+        cache_mb=cache_mb,
         **{key: getattr(flags, key) for key in same},
     )
     return Arm(
@@ -139,3 +135,17 @@ def _arm(name: str, cell: CellConfig, model: ModelNumbers, cores: int, limit: in
         data_limit_bytes=limit,
         time_limit_s=cell.time_limit_s,
     )
+
+
+def _check_against(model: ModelNumbers, key: str, cell: CellConfig) -> None:
+    expert_used = cell.engine.expert_used
+    if expert_used is not None and expert_used > model.n_expert:
+        raise UsageError(
+            f"{key}.engine.expert_used: {expert_used} is more than the model's "
+            f"{model.n_expert} experts; use 1 to {model.n_expert}"
+        )
+    if model.n_ctx_train is not None and cell.n_ctx > model.n_ctx_train:
+        raise UsageError(
+            f"{key}.n_ctx: {cell.n_ctx} is more than the model was trained for; "
+            f"use at most {model.n_ctx_train}"
+        )

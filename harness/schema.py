@@ -235,6 +235,19 @@ def _check_design(config: Config) -> None:
                 f"cells.{name}: has no place in the design; add it to design.candidates "
                 f"or remove it (~cells.{name})"
             )
+    if design.baseline is not None:
+        _check_same_text(cells, design.baseline)
+
+
+def _check_same_text(cells: Mapping[str, CellConfig], baseline: str) -> None:
+    """Cells whose speeds are compared do the same work."""
+    asked = cells[baseline].text
+    for name, cell in cells.items():
+        if cell.text != asked:
+            raise UsageError(
+                f"cells.{name}.text: {say(cell.text)} where the baseline {baseline} has "
+                f"{say(asked)}; all cells of a campaign need the same text: use cell.text=..."
+            )
 
 
 def candidates_of(config: Config) -> tuple[str, ...]:

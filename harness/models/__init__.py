@@ -6,6 +6,6 @@ May touch model files and the cache directory; knows nothing of campaigns, engin
 from __future__ import annotations
 
 from harness.models.gguf_info import ModelInfo, model_info
-from harness.models.resolve import ModelFile, resolve_model
+from harness.models.resolve import ModelFile, NotMadeError, resolve_model
 
-__all__ = ["ModelFile", "ModelInfo", "model_info", "resolve_model"]
+__all__ = ["ModelFile", "ModelInfo", "NotMadeError", "model_info", "resolve_model"]

@@ -104,7 +104,7 @@ def resolve_model(
         return resolver.resolve(config)
     except NotMadeError as e:
         where = f" --cache-dir {shlex.quote(str(cache_dir))}" if cache_dir is not None else ""
-        raise UsageError(f"{e}{where}`") from None
+        raise NotMadeError(f"{e}{where}`", e.name) from None
 
 
 def write_model(
@@ -144,7 +144,11 @@ class _Recipe:
 
 
 class NotMadeError(UsageError):
-    """The model could be made, and was not to be."""
+    """The model could be made, and was not to be; `name` is its name for people."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class _Resolver:
@@ -251,7 +255,8 @@ class _Resolver:
         if not self._make:
             raise NotMadeError(
                 f"model {recipe.name}: not made yet; make it with "
-                f"`python -m harness model make {_words(config)}"
+                f"`python -m harness model make {_words(config)}",
+                recipe.name,
             )
         lock = self._cache / "locks" / f"model-{recipe.key[:12]}.lock"
         with locked(lock, lambda line: self._progress(ModelProgress(line, note=True))):

@@ -52,10 +52,14 @@ def _cell(value: Value, form: str) -> Text:
 
 
 def settings_of(arm: Arm) -> dict[str, str]:
-    """What an arm asks of the engine, by title; `-`: left to the engine, off or unlimited."""
+    """What an arm asks of the engine, by title; `-`: left to the engine, off or unlimited.
+
+    A streaming arm always has a cache size; while its model is not made it may not be known.
+    """
     engine = arm.engine
+    cache = "unknown" if engine.cache_mb is None else str(engine.cache_mb)
     return {
-        "cache MiB": _text(engine.cache_mb) if engine.moe_stream else "mmap",
+        "cache MiB": cache if engine.moe_stream else "mmap",
         "io threads": _text(engine.io_threads),
         "direct io": "-" if engine.direct_io is None else _yes_no(engine.direct_io),
         "dense": engine.dense_weights or "-",

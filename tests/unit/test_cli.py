@@ -14,6 +14,8 @@ import harness
 
 REPO = Path(__file__).resolve().parents[2]
 SIZES = "+experiment=cache_sizes"
+SIZED = "cells.cache_half.engine={cache_mb: 64, cache_fraction: null}"
+ROUTES = "cells.cache_half.engine.forced_routes"
 
 
 def run(*args: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -87,6 +89,11 @@ def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
         (["+experiment=matched_par"], ["'matched_pair'"]),
         ([SIZES, "schedule.spacing=3"], ["schedule.spacing:", "schedule.spacing_s"]),
         ([SIZES, "cells.cache_half.engine.cache_mb=-1"], ["cache_mb: -1"]),
+        ([SIZES, SIZED, f"{ROUTES}=/no/such"], ["forced_routes: /no/such: there is no such file"]),
+        (
+            [SIZES, SIZED, f"{ROUTES}=/"],
+            ["cells.cache_half.engine.forced_routes: /: is not a file"],
+        ),
         ([SIZES, "model=path"], ["model.path"]),
         ([SIZES, "model=path", "model.path=/no/such.gguf"], ["/no/such.gguf"]),
         (["resume=nothing"], ["resume=nothing", "no campaign"]),

@@ -179,6 +179,9 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("cell.seed=1", ["seed", "greedily"]),
         ("cell.prompt=''", ["prompt", "empty"]),
         ("cell.text=''", ["cells.baseline.text", "empty", "heldout"]),
+        ("cells.cache_half.text=/a.txt", ["cells.cache_half.text: '/a.txt'", "'heldout'", "same"]),
+        ("cells.cache_half.text=null", ["cells.cache_half.text: null", "'heldout'", "cell.text="]),
+        ("cells.baseline.text=null", ["cells.cache_half.text: 'heldout'", "baseline has null"]),
         ("cell.text=7", ["cell.text", "7", "text"]),
         ("cell.engine.dense_weights=ram", ["dense_weights", "'ram'", "mmap, warm, anon"]),
         ("cell.engine.io_threads=17", ["io_threads: 17", "at most 16"]),
@@ -207,6 +210,11 @@ def test_a_mistake_is_one_line_with_key_fault_and_remedy(override: str, words: l
     line = fault(SIZES, *override.split(" "))
     for word in words:
         assert word in line, line
+
+
+def test_the_cells_of_a_survey_may_decode_different_texts() -> None:
+    cells = composed("design=survey", "cells.cache_half.text=/a.txt").cells
+    assert {cell.text for cell in cells.values()} == {"heldout", "/a.txt"}
 
 
 def test_an_unknown_experiment_names_the_nearest() -> None:

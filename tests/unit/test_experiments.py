@@ -97,6 +97,29 @@ def test_an_experiment_prints_its_plan_and_makes_nothing(name: str, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_plan_whose_model_is_not_made_yet_says_so_and_makes_nothing(tmp_path: Path) -> None:
+    words = ["+experiment=io_lanes", "plan_only=true", f"engine.cache_dir={tmp_path / 'cache'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words, f"runs_dir={tmp_path / 'runs'}"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for phrase in (
+        "0 lanes_1",
+        "cache MiB unknown",
+        "not made yet, a run makes it first; the cache in MiB is not known until then",
+        "lanes_8 0.25 of the experts",
+        "plan only: nothing was run",
+    ):
+        assert phrase in done.stdout
+    assert not list(tmp_path.rglob("*.gguf"))
+    assert not (tmp_path / "runs").exists()
+
+
 # --- what each of them changes -------------------------------------------------------------------
 
 

@@ -117,6 +117,26 @@ def test_a_fraction_is_of_experts_and_rounded_up_to_whole_mib() -> None:
     assert cache_mib(0.1, Numbers(n_moe_layer=1, n_expert=10)) == 3
 
 
+def test_before_the_model_is_made_a_fraction_has_no_size() -> None:
+    config = check(
+        compose(
+            [
+                "+experiment=cache_sizes",
+                "cells.cache_off.engine.cache_mb=auto",
+                "cells.cache_off.engine.cache_fraction=null",
+                "cell.text=null",
+            ]
+        )
+    )
+    plan = make_plan(config, None, 4, {})
+    assert {n: a.engine.cache_mb for n, a in plan.arms.items()} == {
+        "baseline": None,
+        "cache_half": None,
+        "cache_off": "auto",
+    }
+    assert plan.cells == planned().cells
+
+
 def test_a_cache_of_everything_has_a_slot_for_every_expert() -> None:
     """However the parts of an expert lie across 4 KiB blocks."""
     for size in (1, 4095, 110_592, 5 * MIB + 7):
@@ -126,7 +146,7 @@ def test_a_cache_of_everything_has_a_slot_for_every_expert() -> None:
 
 
 def test_every_cell_decodes_the_text_that_was_given_and_none_is_greedy() -> None:
-    arms = planned("cell.text=heldout", "cells.cache_off.text=/my.txt").arms
+    arms = planned("cell.text=heldout", "cells.cache_off.text=/my.txt", "design=survey").arms
     assert arms["baseline"].text == arms["cache_half"].text == GivenText("/held/out.txt", "e" * 64)
     assert arms["cache_off"].text == GivenText("/my.txt", "f" * 64)
     assert {arm.text for arm in planned("cell.text=null").arms.values()} == {None}
