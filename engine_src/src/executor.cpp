@@ -172,10 +172,11 @@ void Executor::compute_part(ggml_tensor * node, PartRef ref) {
     LayerExperts & experts = *pass_->experts;
     const int64_t begin = now_ns();
     const uint64_t faults = trace_ != nullptr ? major_faults() : 0;
-    std::vector<ExpertSlot> ready(experts.resident.begin(), experts.resident.begin() + static_cast<ptrdiff_t>(experts.n_hits));
-    size_t first = SIZE_MAX;
-    size_t last = 0;
     if (!experts.all_in_memory) {
+        std::vector<ExpertSlot> ready(experts.resident.begin(),
+                                      experts.resident.begin() + static_cast<ptrdiff_t>(experts.n_hits));
+        size_t first = SIZE_MAX;
+        size_t last = 0;
         const std::vector<size_t> & requests = experts.requests[ref.part];
         for (size_t i = 0; i < requests.size(); ++i) {
             if (requests[i] == LayerExperts::kInMemory) {
@@ -191,6 +192,9 @@ void Executor::compute_part(ggml_tensor * node, PartRef ref) {
             for (const size_t request : wait_new(experts.batch, first, last)) {
                 const auto it = std::find(requests.begin(), requests.end(), request);
                 arrived.push_back(experts.resident[experts.n_hits + static_cast<size_t>(it - requests.begin())]);
+            }
+            if (arrived.empty()) {
+                throw Error(ExitCode::other, std::string(node->name) + ": an expert's read was given up");
             }
             multiply(node, ref, arrived);
             left -= arrived.size();

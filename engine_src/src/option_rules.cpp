@@ -106,8 +106,8 @@ private:
 
     void planning() const {
         for (const char * name : {"--csv", "--telemetry", "--progress", "--logits-digest", "--no-eog", "--given-text",
-                                  "--predict-log",
-                                  "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by"}) {
+                                  "--predict-log", "--route-trace", "--io-trace", "--compute-trace",
+                                  "--compute-trace-by"}) {
             if (has(name)) {
                 refuse(std::string(name) + " cannot be combined with --plan-memory: nothing is decoded");
             }
@@ -175,8 +175,8 @@ private:
         }
     }
 
-    // Opening an output truncates it, so each needs a file of its own, and none may be one that is read. Two names
-    // of one file are not noticed here: this looks at no file. The model is guarded where outputs are opened.
+    // Opening an output truncates it, so each needs a file of its own, and none may be one that is read. This looks at
+    // no file: what is one under two names, or is the model, is noticed where outputs are opened (run.cpp).
     void files() const {
         struct Named {
             const char * flag;
