@@ -13,6 +13,7 @@ from typing import Literal
 
 Role = Literal["baseline", "candidate", "sentinel"]
 CellStatus = Literal["ok", "failed", "refused", "killed"]
+CgroupMode = Literal["wanted", "required"]
 DriftVerdict = Literal["stable", "drifting", "throttled", "not_comparable", "unknown"]
 Outcome = Literal[
     "win",
@@ -83,6 +84,8 @@ class Arm:
     text: GivenText | None = None  # None: greedy
     seed: int = 0
     data_limit_bytes: int | None = None  # RLIMIT_DATA of the engine process
+    cgroup_limit_bytes: int | None = None  # of all its memory, page cache included
+    cgroup_mode: CgroupMode = "wanted"  # required: the cell is not run where it cannot be had
     time_limit_s: float = 3600.0
 
 
@@ -324,6 +327,24 @@ class ForcedRoutes:
 
 
 @dataclass(frozen=True)
+class CgroupMemory:
+    """The cell's memory cgroup, as the launcher found it; counts of the whole cell.
+
+    `limit_bytes` is what the kernel answered; None, with the `reason`, where no limit was in force.
+    `peak_bytes` includes page cache, so under a limit it says little of need; `failcnt` counts how
+    often the limit was met. None also where this kernel does not say.
+    """
+
+    limit_bytes: int | None = None
+    swap_limited: bool | None = None  # False: memory beyond the limit may have gone to swap
+    peak_bytes: int | None = None
+    failcnt: int | None = None
+    oom_kills: int | None = None  # processes of the cell
+    oom_killed: bool | None = None  # the engine itself was among them
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class CellRecord:
     """One cell as measured; `record.json` is exactly this."""
 
@@ -349,6 +370,7 @@ class CellRecord:
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
     data_limit_bytes: int | None = None
+    cgroup: CgroupMemory | None = None  # None: not asked for
     status_detail: str | None = None
 
 
