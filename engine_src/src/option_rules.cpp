@@ -176,7 +176,7 @@ private:
     }
 
     // Opening an output truncates it, so each needs a file of its own, and none may be one that is read. This looks at
-    // no file: what is one under two names, or is the model, is noticed where outputs are opened (run.cpp).
+    // no file: what is one under two names, or is the model, is noticed where outputs are opened (outputs.cpp).
     void files() const {
         struct Named {
             const char * flag;

@@ -1,19 +1,17 @@
 #include "run.h"
 
+#include "anon_peak.h"
 #include "decode.h"
 #include "error.h"
 #include "loaded_engine.h"
+#include "outputs.h"
 #include "process.h"
 #include "report.h"
 #include "sha256.h"
-#include "telemetry.h"
 
 #include <sys/stat.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <map>
-#include <utility>
 
 namespace moe {
 
@@ -32,114 +30,6 @@ std::string read_prompt(const Options & options) {
     }
     return text;
 }
-
-// Opening truncates: never do that to what is read, by whatever name.
-void spare_inputs(const std::string & path, const char * what, const Options & options) {
-    struct stat output {};
-    if (stat(path.c_str(), &output) != 0) {
-        return;
-    }
-    const std::pair<const char *, std::string> inputs[] = {{"model", options.model},
-                                                           {"prompt", options.prompt_file.value_or("")},
-                                                           {"forced routes", options.forced_routes.value_or("")},
-                                                           {"given text", options.given_text.value_or("")}};
-    for (const auto & [name, input] : inputs) {
-        struct stat read {};
-        if (stat(input.c_str(), &read) == 0 && read.st_dev == output.st_dev && read.st_ino == output.st_ino) {
-            throw Error(ExitCode::usage, std::string("the ") + what + " file is the " + name);
-        }
-    }
-}
-
-// Nor to another output. Devices can take several.
-void spare_outputs(const Options & options) {
-    namespace fs = std::filesystem;
-    const std::pair<const char *, std::optional<std::string>> outputs[] = {{"--csv", options.csv},
-                                                                           {"--telemetry", options.telemetry},
-                                                                           {"--route-trace", options.route_trace},
-                                                                           {"--io-trace", options.io_trace},
-                                                                           {"--compute-trace", options.compute_trace}};
-    std::map<fs::path, const char *> taken;
-    for (const auto & [flag, path] : outputs) {
-        std::error_code error;
-        if (!path || (fs::exists(*path, error) && !fs::is_regular_file(*path, error))) {
-            continue;
-        }
-        const auto [other, fresh] = taken.emplace(fs::weakly_canonical(fs::absolute(*path), error), flag);
-        if (!fresh) {
-            throw Error(ExitCode::usage, std::string(other->second) + " and " + flag + " name the same file: give each its own");
-        }
-    }
-}
-
-// The generated text, CSV, telemetry and progress: everything that is told per token.
-class Outputs {
-public:
-    explicit Outputs(const Options & options) : progress_(options.progress), n_predict_(options.n_predict) {
-        spare_outputs(options);
-        for (const auto & trace : {options.route_trace, options.io_trace, options.compute_trace}) {
-            if (trace) {
-                spare_inputs(*trace, "trace", options);
-            }
-        }
-        if (options.csv) {
-            spare_inputs(*options.csv, "CSV", options);
-            csv_.emplace(*options.csv, "CSV");
-            csv_->write(csv_header());
-        }
-        if (options.telemetry) {
-            spare_inputs(*options.telemetry, "telemetry", options);
-            telemetry_.emplace(*options.telemetry, "telemetry");
-        }
-    }
-
-    void event(const std::string & line) {
-        if (telemetry_) {
-            telemetry_->write(line);
-        }
-    }
-
-    void token(uint64_t index, llama_token id, const std::string & bytes, const CallCost & cost) {
-        if (csv_) {
-            csv_->write(csv_row(index, cost));
-        }
-        event(token_line(index, id, bytes, cost));
-        if (progress_) {
-            std::fprintf(stderr, "progress %llu %d %.3f\n", static_cast<unsigned long long>(index + 1), n_predict_,
-                         cost.wall_ms);
-        }
-    }
-
-    void close() {
-        if (csv_) {
-            csv_->close();
-        }
-        if (telemetry_) {
-            telemetry_->close();
-        }
-    }
-
-private:
-    bool progress_;
-    int32_t n_predict_;
-    std::optional<LineFile> csv_;
-    std::optional<LineFile> telemetry_;
-};
-
-// Resident anonymous memory only grows while the engine works; looking after each call finds its peak.
-class AnonPeak {
-public:
-    void look() {
-        const std::optional<uint64_t> now = anon_resident_bytes();
-        if (now && (!peak_ || *now > *peak_)) {
-            peak_ = now;
-        }
-    }
-    std::optional<uint64_t> bytes() const { return peak_; }
-
-private:
-    std::optional<uint64_t> peak_;
-};
 
 int print_plan(const Options & options, const ModelFacts & facts, const std::string & prompt) {
     const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options, facts, prompt) : nullptr;
