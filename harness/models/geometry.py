@@ -30,6 +30,8 @@ GEOMETRIES: dict[str, Geometry] = {
     "wide": Geometry(
         "megabytes per expert, 1.3 GiB in Q4_K", 16, 64, 8, 1024, 768, n_head=8, head_dim=128
     ),
+    # the layers, experts and top-k of the published memory sweep, an expert 48 times smaller
+    "epq": Geometry("the EPQ pager's 48 layers x 256 experts, narrow", 48, 256, 10, 256, 256),
 }
 
 

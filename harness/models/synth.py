@@ -24,6 +24,7 @@ from harness.models.architectures.pieces import Piece, matrix, norm
 from harness.models.geometry import Geometry
 from harness.models.ggml_types import BY_NAME, GgmlType
 from harness.models.gguf_write import Meta, TensorPlan, encode_field, write_gguf
+from harness.models.layer_types import LayerTypes, layer_types
 from harness.models.shards import write_shards
 from harness.models.weights import BLOCKS
 
@@ -37,18 +38,11 @@ DENSE_TYPE = "Q8_0"
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>")
 
 
-def weight_type(name: str) -> GgmlType:
-    """A type that random weights can be made in. UsageError lists them."""
-    if name not in BLOCKS:
-        raise UsageError(f"model.weights: {name!r} is none of {', '.join(BLOCKS)}")
-    return BY_NAME[name]
-
-
 def weights_label(shape: Geometry, arch: str, weights: str | None) -> str:
-    """The types of the expert tensors, by first use: `Q4_K`, `Q4_K+BF16`."""
-    if weights is not None:
-        return weight_type(weights).name
+    """The types of the expert tensors: as asked, else by first use (`Q4_K`, `Q4_K+BF16`)."""
     found = architecture(arch)
+    if weights is not None:
+        return layer_types(weights, shape.n_layer + found.speculative).text
     names = [
         _expert_type(found, shape, i, piece, None).name
         for i in range(shape.n_layer)
@@ -70,11 +64,12 @@ def write_synthetic(
 ) -> str:
     """Write a model with random weights; returns its SHA-256, with shards that of their hashes.
 
-    `weights` is the type of all experts, None what the architecture has. With `shards` above 1
-    `path` is the first of them. `tick` receives bytes written and bytes in all. UsageError for
-    sizes that a type cannot hold.
+    `weights` says of which type the experts are (`layer_types`), None: what the architecture has.
+    With `shards` above 1 `path` is the first of them. `tick` receives bytes written and bytes in
+    all. UsageError for sizes that a type cannot hold.
     """
     found = architecture(arch)
+    given = None if weights is None else layer_types(weights, shape.n_layer + found.speculative)
     tokens = _tokens()
     plans = [
         _plan(p.name, p, BY_NAME[_dense_type(p)], seed) for p in _globals(shape, found, tokens)
@@ -82,7 +77,7 @@ def write_synthetic(
     for i in range(shape.n_layer + found.speculative):
         for piece in found.layer(shape, i):
             kind = (
-                _expert_type(found, shape, i, piece, weights)
+                _expert_type(found, shape, i, piece, given)
                 if piece.kind == "expert"
                 else BY_NAME[_dense_type(piece)]
             )
@@ -108,9 +103,11 @@ def _dense_type(piece: Piece) -> str:
 
 
 def _expert_type(
-    arch: Architecture, g: Geometry, layer: int, piece: Piece, weights: str | None
+    arch: Architecture, g: Geometry, layer: int, piece: Piece, given: LayerTypes | None
 ) -> GgmlType:
-    return weight_type(weights or arch.other_weights(g, layer, piece.name) or arch.weights)
+    if given is not None:
+        return given.of(layer)
+    return BY_NAME[arch.other_weights(g, layer, piece.name) or arch.weights]
 
 
 def _fields(

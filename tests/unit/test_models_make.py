@@ -14,14 +14,15 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, quants
 
 from harness.errors import DeviceError, UsageError
-from harness.models import hashes, hub, model_info, resolve, resolve_model
+from harness.models import hashes, hub, model_info, registry, resolve, resolve_model
 from harness.models.cli import main
-from harness.models.config import HubModel
+from harness.models.config import HubModel, SyntheticModel, parse_model
 from harness.models.geometry import GEOMETRIES, Geometry
 from harness.models.ggml_types import BY_NAME
 from harness.models.gguf_header import read_header
 from harness.models.gguf_write import TensorPlan, encode_field, write_gguf
 from harness.models.inflate import inflate
+from harness.models.layer_types import layer_types
 from harness.models.synth import bit_stream, write_synthetic
 from harness.models.weights import BLOCKS
 
@@ -74,6 +75,63 @@ def test_every_weight_type_makes_a_readable_model(kind: str, tmp_path: Path) -> 
     down = by_name["blk.0.ffn_down_exps.weight"]
     assert down.tensor_type == GGMLQuantizationType[kind]
     assert list(down.shape) == [256, 256, 4]
+
+
+def test_the_experts_of_a_layer_have_the_type_that_is_named_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    write_synthetic(path, GEOMETRIES["tiny"], weights="Q4_K+Q8_0@1+BF16@2-3")
+    kinds = [
+        {t.tensor_type.name for t in GGUFReader(path).tensors if t.name.startswith(f"blk.{i}.ffn_")}
+        - {"F32"}
+        for i in range(4)
+    ]
+    assert kinds == [{"Q4_K"}, {"Q8_0"}, {"BF16"}, {"BF16"}]
+    assert model_info(path).layer_expert_bytes == tuple(
+        8 * n for n in (110592, 208896, 393216, 393216)
+    )
+
+
+def test_a_type_by_layer_makes_a_model_of_its_own(tmp_path: Path) -> None:
+    third, second = (
+        resolve_model({**TINY, "arch": "laguna", "weights": w}, cache_dir=tmp_path)
+        for w in ("Q4_K+BF16@3", "Q4_K+BF16@2")
+    )
+    small, large = 8 * 110_592, 8 * 393_216
+    # layer 0 is dense
+    assert third.info.layer_expert_bytes == (small, small, large)
+    assert second.info.layer_expert_bytes == (small, large, small)
+    assert third.path != second.path
+
+
+def test_the_published_pagers_geometry_is_its_model_scaled_down() -> None:
+    """Layers, experts, top-k and the ratio of the two expert sizes are the published ones."""
+    config = parse_model(registry.configuration("epq_small"))
+    assert isinstance(config, SyntheticModel)
+    shape = GEOMETRIES[config.geometry]
+    assert (shape.n_layer, shape.n_expert, shape.n_expert_used) == (48, 256, 10)
+    types = layer_types(str(config.weights), shape.n_layer)
+    sizes = [3 * shape.n_ff_expert * types.of(i).row_bytes(shape.n_embd) for i in range(1, 48)]
+    assert sizes == 39 * [110_592] + 8 * [393_216]
+    assert 256 * sum(sizes) == 1_909_456_896
+    assert 110_592 * 18_874_368 == 393_216 * 5_308_416
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ("Q4_K+BF16", "'BF16' is not TYPE@LAYER"),
+        ("Q4_K+BF16@", "is not TYPE@LAYER"),
+        ("Q4_K+BF16@2-", "is not TYPE@LAYER"),
+        ("Q4_K+BF16@4", "layers are 0 to 3"),
+        ("Q4_K+BF16@3-2", "first to last"),
+        ("Q4_K+BF16@1-2+F16@2-3", "layer 2 stands there twice"),
+        ("Q4_K+B16@1", "'B16' is none of F32"),
+        ("+BF16@1", "'' is none of F32"),
+    ],
+)
+def test_a_type_by_layer_that_cannot_be_is_refused(weights: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        layer_types(weights, 4)
 
 
 def test_the_tokenizer_has_one_token_for_every_byte(tmp_path: Path) -> None:
