@@ -98,15 +98,32 @@ ExpertMatmul::ExpertMatmul() {
     }
 }
 
+namespace {
+
+uint64_t row_table_bytes(uint64_t n_slots, uint64_t n_pairs) {
+    return std::min(n_slots * n_pairs * kRowTableEntry, kRowTableBytes);
+}
+
+uint64_t gather_bytes(uint64_t row_floats, uint64_t n_tokens, uint64_t n_pairs) {
+    const uint64_t row = row_floats * sizeof(float);
+    return std::min(n_pairs * row, std::max(kGatherBytes, n_tokens * row));
+}
+
+}  // namespace
+
 uint64_t ExpertMatmul::scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert, uint64_t n_slots,
                                      uint64_t n_tokens, uint64_t n_used) {
     const uint64_t n_pairs = n_tokens * n_used;
-    const uint64_t table = std::min(n_slots * n_pairs * kRowTableEntry, kRowTableBytes);
     if (row_table_fits(n_slots, n_pairs) && std::min(n_expert, n_pairs) <= n_slots) {
-        return table;  // one call covers any routing
+        return row_table_bytes(n_slots, n_pairs);  // one call covers any routing
     }
-    const uint64_t row = (n_in + n_out) * sizeof(float);
-    return table + std::min(n_pairs * row, std::max(kGatherBytes, n_tokens * row));
+    return row_table_bytes(n_slots, n_pairs) + gather_bytes(n_in + n_out, n_tokens, n_pairs);
+}
+
+uint64_t ExpertMatmul::scratch_bytes_most(uint64_t n_in, uint64_t n_out, uint64_t n_slots_most, uint64_t n_tokens,
+                                          uint64_t n_used) {
+    const uint64_t n_pairs = n_tokens * n_used;
+    return row_table_bytes(n_slots_most, n_pairs) + gather_bytes(n_in + n_out, n_tokens, n_pairs);
 }
 
 namespace {

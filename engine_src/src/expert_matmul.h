@@ -44,6 +44,9 @@ public:
     // Memory that run() takes at most for a batch of `n_tokens`, beside what the CPU backend needs for any node.
     static uint64_t scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert, uint64_t n_slots, uint64_t n_tokens,
                                   uint64_t n_used);
+    // The same for the number of slots, `n_slots_most` or fewer, with which it is most.
+    static uint64_t scratch_bytes_most(uint64_t n_in, uint64_t n_out, uint64_t n_slots_most, uint64_t n_tokens,
+                                       uint64_t n_used);
 
     // Makes the node multiply by slots when it is computed as part of its graph: the weight becomes the slots, the ids
     // become slot numbers. `where` holds every routed expert; `weights` is the address of the node's matrix in slot 0.

@@ -6,6 +6,7 @@
 #include "model_facts.h"
 #include "options.h"
 #include "pager.h"
+#include "ram_budget.h"
 
 #include <cstdint>
 #include <memory>
@@ -16,9 +17,6 @@ namespace moe {
 
 // The model's facts, once it is known that the options fit them. Throws Error.
 ModelFacts check_model(const Options & options);
-
-// The pager with the cache that the options ask for. Throws Error(memory) when that is too small to be of use.
-std::unique_ptr<Pager> open_pager(const Options & options, const ModelFacts & facts, const std::string & prompt);
 
 // Whether a run can be done at all, once the length of its prompt is known. Throws Error(usage).
 void check_length(const Options & options, const Pager * pager, uint64_t n_prompt);
@@ -31,6 +29,7 @@ struct ModelRelease {
 struct LoadedEngine {
     std::unique_ptr<Pager> pager;  // nullptr in plain mode
     MemoryPlan plan;               // empty unless somebody wants to know or a limit is set
+    std::optional<RamBudget> budget;
     ThreadpoolPtr pool;
     ModelPtr model;
     std::unique_ptr<Pager, ModelRelease> model_in_use;  // the pager's ranking thread reads the model: it ends first

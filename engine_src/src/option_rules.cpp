@@ -30,6 +30,9 @@ public:
         if (o_.plan_memory) {
             planning();
         }
+        if (o_.ram_budget_mb) {
+            budget();
+        }
         cache();
         prediction();
         dropping();
@@ -84,7 +87,8 @@ private:
     void streaming() const {
         if (o_.moe_stream) {
             if (o_.repack) {
-                refuse("--repack cannot be combined with --moe-stream: paged experts are not repacked");
+                refuse(std::string("--repack cannot be combined with ") +
+                       (has("--moe-stream") ? "--moe-stream" : "--ram-budget-mb") + ": paged experts are not repacked");
             }
             return;
         }
@@ -116,11 +120,30 @@ private:
 
     void needs_cache(const char * name) const {
         if (!o_.has_cache()) {
-            refuse(std::string(name) + " needs a cache: add --cache-mb N with N > 0, or --cache-mb auto");
+            refuse(std::string(name) +
+                   " needs a cache: add --cache-mb N with N > 0, or --cache-mb auto, or --ram-budget-mb N");
+        }
+    }
+
+    void budget() const {
+        for (const char * name : {"--cache-mb", "--cache-floor-mb", "--cache-ceil-mb", "--force-cache"}) {
+            if (has(name)) {
+                refuse(std::string(name) + " cannot be combined with --ram-budget-mb: the budget sizes the arena");
+            }
+        }
+        if (o_.load_all) {
+            refuse("--load-all cannot be combined with --ram-budget-mb: it uses no cache, and a budget is there to size one");
+        }
+        if (o_.forced_routes) {
+            refuse("--forced-routes cannot be combined with --ram-budget-mb: the trace's cache counts in bytes of its own "
+                   "model; give --cache-mb N");
         }
     }
 
     void cache() const {
+        if (o_.reserve_mb && !o_.ram_budget_mb) {
+            refuse("--reserve-mb needs --ram-budget-mb N: only a budget leaves an arena beside the reserve");
+        }
         for (const char * name : {"--cache-floor-mb", "--cache-ceil-mb"}) {
             if (has(name) && !o_.cache_auto) {
                 refuse(std::string(name) + " needs --cache-mb auto: a fixed size has no bounds to find");

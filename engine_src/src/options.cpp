@@ -107,12 +107,17 @@ void set_trace_by(Options & o, const std::string & text) {
 constexpr int64_t max_i32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t max_cache_mb = int64_t{1} << 24;  // 16 TiB: far above any arena, far below overflow of bytes
 
-uint64_t mebibytes(const char * flag, const std::string & text) {
-    return static_cast<uint64_t>(whole_number(flag, text, 0, max_cache_mb));
+uint64_t mebibytes(const char * flag, const std::string & text, int64_t least = 0) {
+    return static_cast<uint64_t>(whole_number(flag, text, least, max_cache_mb));
 }
 
 int32_t small_number(const char * flag, const std::string & text, int32_t low, int32_t high) {
     return static_cast<int32_t>(whole_number(flag, text, low, high));
+}
+
+void set_budget(Options & o, const std::string & text) {
+    o.ram_budget_mb = mebibytes("--ram-budget-mb", text, 1);
+    o.moe_stream = true;
 }
 
 void set_cache(Options & o, const std::string & text) {
@@ -155,6 +160,11 @@ const std::vector<Flag> & flags() {
          [](O & o, S & v) { o.cache_ceil_mb = mebibytes("--cache-ceil-mb", v); }},
         {"--force-cache", nullptr, nullptr, nullptr, "accept a --cache-mb below one token's experts", "off: refused",
          [](O & o, S &) { o.force_cache = true; }},
+        {"--ram-budget-mb", nullptr, nullptr, "N",
+         "instead of a cache size: bound on all anonymous memory, the arena is what is left; implies --moe-stream",
+         "none", set_budget},
+        {"--reserve-mb", nullptr, nullptr, "N", "memory set aside beside the arena of --ram-budget-mb", "measured",
+         [](O & o, S & v) { o.reserve_mb = mebibytes("--reserve-mb", v); }},
         {"--io-threads", nullptr, nullptr, "N", "read lanes, 1..16", "4",
          [](O & o, S & v) { o.io_threads = small_number("--io-threads", v, 1, 16); }},
         {"--no-odirect", nullptr, nullptr, nullptr, "buffered reads", "direct",

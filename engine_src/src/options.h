@@ -28,6 +28,8 @@ struct Options {
     uint64_t cache_floor_mb = 1536;
     uint64_t cache_ceil_mb = 0;  // 0: none
     bool force_cache = false;
+    std::optional<uint64_t> ram_budget_mb;  // then the arena is what is left of it
+    std::optional<uint64_t> reserve_mb;     // empty: measured
     int32_t io_threads = 4;
     bool direct_io = true;
     DenseWeights dense_weights = DenseWeights::mmap;
@@ -61,7 +63,14 @@ struct Options {
     bool help = false;
     bool version = false;
 
-    bool has_cache() const { return cache_auto || cache_mb > 0; }
+    bool has_cache() const { return cache_auto || cache_mb > 0 || ram_budget_mb; }
+    std::optional<uint64_t> ram_budget_bytes() const { return bytes_of_mib(ram_budget_mb); }
+    std::optional<uint64_t> reserve_bytes() const { return bytes_of_mib(reserve_mb); }
+
+private:
+    static std::optional<uint64_t> bytes_of_mib(std::optional<uint64_t> mib) {
+        return mib ? std::optional<uint64_t>(*mib << 20) : std::nullopt;
+    }
 };
 
 // `args` without the program's name; `cores` is what the default of --threads derives from.

@@ -146,7 +146,9 @@ public:
         info.slot_bytes = layout_.stride();
         info.arena_bytes = store_options_.n_slots * layout_.stride();
         // Reads go straight into the slots; the step buffer of anonymous dense weights is gone before there is an arena.
-        info.io_buffer_bytes = matmul_scratch_bytes();
+        info.least_arena_bytes = least_slots() * layout_.stride();
+        info.io_buffer_bytes = matmul_scratch_bytes(store_options_.n_slots);
+        info.io_buffer_most_bytes = matmul_scratch_bytes(std::nullopt);
         info.thread_stack_bytes = static_cast<uint64_t>(options_.io_threads) * IoPool::kStackBytes +
                                   (ranks_ahead() ? RankingThread::kStackBytes : 0);
         info.dense_anon_bytes = options_.dense == DensePolicy::anon ? dense_.bytes() : 0;
@@ -155,7 +157,7 @@ public:
         info.n_moe_layer = catalog_.n_moe_layer();
         info.n_expert = catalog_.n_expert();
         info.n_keys = catalog_.n_keys();
-        info.capacity_bytes = std::min(options_.cache_bytes, whole_cache_bytes());
+        info.capacity_bytes = std::min(options_.arena_bytes.value_or(options_.cache_bytes), whole_cache_bytes());
         info.cycle = cycle();
         return info;
     }
@@ -220,12 +222,15 @@ private:
 
     uint32_t top_k() const { return options_.expert_used != 0 ? options_.expert_used : catalog_.n_expert_used(); }
 
-    uint64_t matmul_scratch_bytes() const {
+    // `n_slots`: empty for the number that takes most.
+    uint64_t matmul_scratch_bytes(std::optional<uint64_t> n_slots) const {
         uint64_t most = 0;
         for (const MoeBlock & block : catalog_.blocks()) {
             for (const ExpertPart & part : block.parts) {
-                most = std::max(most, ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, store_options_.n_slots,
-                                                                  options_.n_batch, top_k()));
+                most = std::max(most, n_slots ? ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, *n_slots,
+                                                                            options_.n_batch, top_k())
+                                              : ExpertMatmul::scratch_bytes_most(part.n_in, part.n_out, catalog_.n_keys(),
+                                                                                 options_.n_batch, top_k()));
             }
         }
         return most;
@@ -261,10 +266,14 @@ private:
         return cycle;
     }
 
+    // What one token needs in one layer.
+    uint64_t least_slots() const { return std::min<uint64_t>(top_k(), catalog_.n_expert()); }
+
     // As many slots as the arena's size allows: at least what one token needs in one layer, at most every expert.
     StoreOptions size_store() const {
         StoreOptions store;
-        store.reuse = options_.cache_bytes != 0;
+        const uint64_t cache_bytes = options_.arena_bytes.value_or(options_.cache_bytes);
+        store.reuse = options_.arena_bytes || options_.cache_bytes != 0;
         uint64_t largest_of_a_slot = layout_.stride();
         uint64_t least_capacity = 0;
         if (forced_) {
@@ -274,12 +283,11 @@ private:
                 smallest = std::min(smallest, forced_->expert_bytes(b));
                 least_capacity = std::max(least_capacity, top_k() * forced_->expert_bytes(b));
             }
-            store.capacity = std::max(options_.cache_bytes, least_capacity);
+            store.capacity = std::max(cache_bytes, least_capacity);
             largest_of_a_slot = smallest;
         }
-        const uint64_t least = std::min<uint64_t>(top_k(), catalog_.n_expert());
-        const uint64_t wanted = std::max(options_.cache_bytes, least_capacity) / largest_of_a_slot;
-        store.n_slots = static_cast<uint32_t>(std::min<uint64_t>(std::max(wanted, least), catalog_.n_keys()));
+        const uint64_t wanted = std::max(cache_bytes, least_capacity) / largest_of_a_slot;
+        store.n_slots = static_cast<uint32_t>(std::min<uint64_t>(std::max(wanted, least_slots()), catalog_.n_keys()));
         return store;
     }
 

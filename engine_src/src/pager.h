@@ -28,6 +28,7 @@ enum class DensePolicy { mmap, warm, anon };
 struct PagerOptions {
     std::string model_path;
     uint64_t cache_bytes = 0;  // arena size; 0: no reuse between calls, the smallest arena that works
+    std::optional<uint64_t> arena_bytes;  // instead: a cache of what fits into just so many bytes, at least the least arena
     int io_threads = 4;
     bool direct_io = true;  // a request: what came of it stands in PagerInfo
     DensePolicy dense = DensePolicy::mmap;
@@ -59,7 +60,9 @@ struct PagerInfo {
     uint64_t arena_bytes = 0;
     uint64_t slot_bytes = 0;
     uint32_t slots = 0;
+    uint64_t least_arena_bytes = 0;    // that any run can do with
     uint64_t io_buffer_bytes = 0;      // of reads beside the slots, and of matmuls beside the CPU backend's own
+    uint64_t io_buffer_most_bytes = 0; // the same for the number of slots that makes them largest
     uint64_t thread_stack_bytes = 0;   // of the read lanes
     uint64_t dense_anon_bytes = 0;     // dense weights held in anonymous memory
     uint64_t expert_bytes = 0;         // all routed experts of the model

@@ -55,11 +55,13 @@ std::string config_json(const Options & o) {
         meant ? config.boolean(key, value) : config.null(key);
     };
     const bool stream = o.moe_stream;
-    number("cache_mb", stream && !o.cache_auto, o.cache_mb);
-    boolean("cache_auto", stream, o.cache_auto);
+    const bool sized = stream && !o.ram_budget_mb;  // by --cache-mb
+    number("cache_mb", sized && !o.cache_auto, o.cache_mb);
+    boolean("cache_auto", sized, o.cache_auto);
     number("cache_floor_mb", stream && o.cache_auto, o.cache_floor_mb);
     number("cache_ceil_mb", stream && o.cache_auto, o.cache_ceil_mb);
-    boolean("force_cache", stream, o.force_cache);
+    boolean("force_cache", sized, o.force_cache);
+    config.number("ram_budget_mb", o.ram_budget_mb).number("reserve_mb", o.reserve_mb);
     boolean("overlap", stream, o.overlap);
     boolean("load_all", stream, o.load_all);
     number("io_threads", stream, o.io_threads);
@@ -128,6 +130,17 @@ std::string arena_json(const std::optional<PagerInfo> & pager) {
         .str();
 }
 
+std::string budget_json(const std::optional<RamBudget> & budget) {
+    if (!budget) {
+        return "null";
+    }
+    return JsonObject()
+        .number("ram_budget_bytes", budget->ram_budget_bytes)
+        .number("reserve_bytes", budget->reserve_bytes)
+        .number("reserve_measured_bytes", budget->reserve_measured_bytes)
+        .str();
+}
+
 std::optional<double> rate(uint64_t tokens, double wall_ms) {
     return tokens > 0 && wall_ms > 0 ? std::optional<double>(1000.0 * static_cast<double>(tokens) / wall_ms)
                                      : std::nullopt;
@@ -151,6 +164,7 @@ std::string start_line(const StartReport & report) {
         .raw("direct_io", direct_io_json(report.pager))
         .raw("arena", arena_json(report.pager))
         .raw("forced_routes", forced_json(report.forced))
+        .raw("budget", budget_json(report.budget))
         .raw("memory", report.plan.json())
         .number("load_s", report.load_s)
         .str();

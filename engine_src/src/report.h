@@ -5,6 +5,7 @@
 #include "model_facts.h"
 #include "options.h"
 #include "pager.h"
+#include "ram_budget.h"
 #include "telemetry.h"
 
 #include "llama.h"
@@ -22,6 +23,7 @@ struct StartReport {
     const std::optional<PagerInfo> & pager;  // empty in plain mode
     const ForcedRoutes * forced = nullptr;
     const MemoryPlan & plan;
+    const std::optional<RamBudget> & budget;
     double load_s = 0;
 };
 

@@ -5,6 +5,7 @@
 #include "error.h"
 #include "loaded_engine.h"
 #include "outputs.h"
+#include "planned_engine.h"
 #include "process.h"
 #include "report.h"
 #include "sha256.h"
@@ -32,14 +33,13 @@ std::string read_prompt(const Options & options) {
 }
 
 int print_plan(const Options & options, const ModelFacts & facts, const std::string & prompt) {
-    const std::unique_ptr<Pager> pager = options.moe_stream ? open_pager(options, facts, prompt) : nullptr;
-    const MemoryPlan plan = plan_memory(options, facts, prompt, pager.get());
-    if (plan.n_prompt) {
-        check_length(options, pager.get(), *plan.n_prompt);
+    const PlannedEngine planned = plan_engine(options, facts, prompt);
+    if (planned.plan->n_prompt) {
+        check_length(options, planned.pager.get(), *planned.plan->n_prompt);
     }
-    write_stdout(plan.json() + "\n");
-    if (!plan.fits()) {
-        throw Error(ExitCode::memory, plan.refusal());
+    write_stdout(planned.plan->json() + "\n");
+    if (planned.refusal) {
+        throw Error(ExitCode::memory, *planned.refusal);
     }
     return static_cast<int>(ExitCode::ok);
 }
@@ -129,7 +129,7 @@ int run(const Options & options) {
     const std::optional<PagerInfo> info = pager ? std::optional<PagerInfo>(pager->info()) : std::nullopt;
     if (options.telemetry) {
         outputs.event(start_line({options, facts, engine.model.get(), info, pager ? pager->forced_routes() : nullptr,
-                                  engine.plan, summary.load_s}));
+                                  engine.plan, engine.budget, summary.load_s}));
     }
 
     Decoder decoder(engine.context.get(), pager);
