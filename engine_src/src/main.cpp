@@ -1,9 +1,12 @@
+#include "environment.h"
 #include "error.h"
 #include "options.h"
 #include "process.h"
 #include "run.h"
 #include "session.h"
 #include "version.h"
+
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -21,7 +24,7 @@ int fail(moe::ExitCode code, const std::string & message) {
 
 int run_command_line(int argc, char ** argv) {
     const std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
-    const moe::Options options = moe::parse_options(args, std::thread::hardware_concurrency());
+    const moe::Options options = moe::parse_options(args, std::thread::hardware_concurrency(), moe::epq_variables(environ));
     if (options.help) {
         moe::write_stdout(moe::help_text());
         return 0;
@@ -31,7 +34,11 @@ int run_command_line(int argc, char ** argv) {
         return 0;
     }
     moe::require_cpu();
-    return options.session ? moe::run_session(options) : moe::run(options);
+    try {
+        return options.session ? moe::run_session(options) : moe::run(options);
+    } catch (const moe::Error & error) {
+        throw moe::Error(error.code(), moe::name_variables(error.what(), options.from_variables));
+    }
 }
 
 }  // namespace

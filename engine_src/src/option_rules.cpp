@@ -13,6 +13,12 @@ namespace {
 
 using Names = std::vector<const char *>;
 
+const Names paged_only = {
+    "--overlap", "--cache-mb", "--cache-floor-mb", "--cache-ceil-mb", "--force-cache", "--io-threads",
+    "--no-odirect", "--load-all", "--prefetch", "--predict-prefetch", "--predict-spec-max",
+    "--predict-horizon", "--predict-log", "--drop-cold-experts", "--drop-no-renorm", "--drop-in-prefill",
+    "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--forced-routes"};
+
 class Rules {
 public:
     Rules(const Options & options, const GivenFlags & given) : o_(options), given_(given) {}
@@ -92,11 +98,6 @@ private:
             }
             return;
         }
-        static const Names paged_only = {
-            "--overlap", "--cache-mb", "--cache-floor-mb", "--cache-ceil-mb", "--force-cache", "--io-threads",
-            "--no-odirect", "--load-all", "--prefetch", "--predict-prefetch", "--predict-spec-max",
-            "--predict-horizon", "--predict-log", "--drop-cold-experts", "--drop-no-renorm", "--drop-in-prefill",
-            "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--forced-routes"};
         for (const char * name : paged_only) {
             if (has(name)) {
                 refuse(std::string(name) + " needs --moe-stream");
@@ -241,6 +242,11 @@ private:
 };
 
 }  // namespace
+
+bool is_pager_flag(const std::string & name) {
+    return name == "--moe-stream" || name == "--ram-budget-mb" || name == "--reserve-mb" ||
+           std::find(paged_only.begin(), paged_only.end(), name) != paged_only.end();
+}
 
 void check_combinations(const Options & options, const GivenFlags & given) { Rules(options, given).check(); }
 

@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include "environment.h"
 #include "error.h"
 #include "option_rules.h"
 
@@ -233,9 +234,17 @@ const Flag * find_flag(const std::string & text) {
     return nullptr;
 }
 
+// Flags from variables, as if they stood on the command line.
+void apply_variables(Options & options, GivenFlags & given) {
+    for (const FlagDefault & added : options.from_variables) {
+        find_flag(added.flag)->set(options, added.value);
+        given.insert(added.flag);
+    }
+}
+
 }  // namespace
 
-Options parse_options(const std::vector<std::string> & args, unsigned cores) {
+Options parse_options(const std::vector<std::string> & args, unsigned cores, const Variables & variables) {
     Options options;
     options.threads = static_cast<int32_t>(std::clamp(cores, 2u, 1025u) - 1);
     GivenFlags given;
@@ -272,8 +281,20 @@ Options parse_options(const std::vector<std::string> & args, unsigned cores) {
         flag->set(options, value.value_or(""));
     }
 
-    if (!options.help) {
+    if (options.help) {
+        return options;
+    }
+    if (!options.version) {
+        options.from_variables = flag_defaults(variables, given);
+    }
+    try {
+        apply_variables(options, given);
         check_combinations(options, given);
+    } catch (const Error & error) {
+        throw Error(error.code(), name_variables(error.what(), options.from_variables));
+    }
+    if (!options.version) {
+        check_required_pager(variables, options.moe_stream);
     }
     return options;
 }

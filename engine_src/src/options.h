@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,13 @@ namespace moe {
 
 enum class DenseWeights { mmap, warm, anon };
 enum class ComputeTraceBy { node, layer };
+
+// A flag that a variable of the environment gives.
+struct FlagDefault {
+    std::string variable;
+    std::string flag;
+    std::string value;  // "" for a switch
+};
 
 struct Options {
     std::string model;
@@ -60,6 +68,8 @@ struct Options {
     bool plan_memory = false;
     bool progress = false;
 
+    std::vector<FlagDefault> from_variables;
+
     bool help = false;
     bool version = false;
 
@@ -73,9 +83,11 @@ private:
     }
 };
 
-// `args` without the program's name; `cores` is what the default of --threads derives from.
-// Throws Error(usage) with one line that names the flag.
-Options parse_options(const std::vector<std::string> & args, unsigned cores);
+// `args` without the program's name; `cores` is what the default of --threads derives from; `variables` (environment.h)
+// give flags that are not among `args`, and count for nothing with --help and --version.
+// Throws Error(usage) with one line that names the flag, and the variable that it came from.
+Options parse_options(const std::vector<std::string> & args, unsigned cores,
+                      const std::map<std::string, std::string> & variables = {});
 
 std::string help_text();
 
