@@ -135,9 +135,11 @@ def _show_plan_before_model(
     """A fraction of the experts has no size until the model's file says how large they are."""
     plan = make_plan(config, None, os.cpu_count() or 1, texts)
     view.plan(plan, model_name, {})
-    fractions = {name: config.cells[name].engine.cache_fraction for name in plan.arms}
+    fractions = {name: cell.engine.cache_fraction for name, cell in config.cells.items()}
     asked = [f"{name} {f:g} of the experts" for name, f in fractions.items() if f is not None]
     unknown = f"; the cache in MiB is not known until then: {', '.join(asked)}" if asked else ""
+    if config.memory.levels is not None:
+        unknown += "; the levels, shares of its file, are not known in MiB until then"
     view.say(f"model {model_name}: not made yet, a run makes it first{unknown}")
     view.say(PLAN_ONLY)
 
@@ -274,7 +276,7 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
         _track_what_there_is(campaign, view)
         raise
     view.say(f"everything measured: {directory}/")
-    return 0 if all(r.status == "ok" for r in records) else 1
+    return 0 if all(r.is_result for r in records) else 1
 
 
 def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
@@ -317,6 +319,8 @@ def _verdict(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdi
     name = campaign.directory.name
     if campaign.plan.design == "survey":
         return survey_verdict(name)
+    if campaign.plan.design == "levels":
+        return survey_verdict(name, "a ladder of memory limits")
     limits = campaign.config.verdict
     settings = FourCellSettings(
         sentinel_stable_pct=limits.stable_pct,

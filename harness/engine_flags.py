@@ -24,6 +24,9 @@ class EngineFlags:
     cache_fraction: float | None = field(metadata=ranged(0, 1))
     cache_floor_mb: int | None = field(metadata=ranged(0))
     cache_ceil_mb: int | None = field(metadata=ranged(0))
+    ram_budget_mb: int | None = field(metadata=ranged(1))
+    reserve_mb: int | None = field(metadata=ranged(0))
+    evict: Literal["lru", "ls", "ls_pos", "lfu", "layer"] | None
     force_cache: bool
     load_all: bool
     io_threads: int | None = field(metadata=ranged(1, 16))
@@ -40,6 +43,7 @@ class EngineFlags:
     route_trace: bool
     io_trace: bool
     compute_trace: Literal["node", "layer"] | None
+    stats: bool
     forced_routes: str | None
     expert_used: int | None = field(metadata=ranged(1))
     repack: bool
@@ -66,6 +70,9 @@ _STREAM_ONLY = (
     "cache_fraction",
     "cache_floor_mb",
     "cache_ceil_mb",
+    "ram_budget_mb",
+    "reserve_mb",
+    "evict",
     "force_cache",
     "load_all",
     "io_threads",
@@ -82,10 +89,12 @@ _STREAM_ONLY = (
     "route_trace",
     "io_trace",
     "compute_trace",
+    "stats",
     "forced_routes",
 )
-_NEED_A_CACHE = ("force_cache", "prefetch", "predict_prefetch", "drop_cold_experts")
+_NEED_A_CACHE = ("evict", "force_cache", "prefetch", "predict_prefetch", "drop_cold_experts")
 _NEED_ANOTHER = (
+    ("reserve_mb", "ram_budget_mb"),
     ("predict_spec_max", "predict_prefetch"),
     ("predict_horizon", "predict_prefetch"),
     ("drop_renorm", "drop_cold_experts"),
@@ -93,6 +102,12 @@ _NEED_ANOTHER = (
 )
 _EXCLUDE_EACH_OTHER = (
     ("cache_mb", "cache_fraction"),
+    # the cache is what the budget leaves
+    ("ram_budget_mb", "cache_mb"),
+    ("ram_budget_mb", "cache_fraction"),
+    ("ram_budget_mb", "force_cache"),
+    ("ram_budget_mb", "load_all"),
+    ("ram_budget_mb", "forced_routes"),
     ("repack", "moe_stream"),
     ("load_all", "overlap"),
     ("prefetch", "predict_prefetch"),
@@ -116,9 +131,8 @@ def _acts(settings: Mapping[str, Any], name: str) -> bool:
 
 def has_cache(settings: Mapping[str, Any]) -> bool:
     """Experts stay resident between calls."""
-    return settings.get("cache_mb") == "auto" or bool(
-        settings.get("cache_mb") or settings.get("cache_fraction")
-    )
+    sizes = ("cache_mb", "cache_fraction", "ram_budget_mb")
+    return any(settings.get(name) for name in sizes)
 
 
 def conflict(settings: Mapping[str, Any]) -> Conflict | None:

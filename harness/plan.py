@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from harness.errors import UsageError
-from harness.records import Arm, EngineSettings, GivenText, Plan, PlannedCell, Role
+from harness.records import (
+    Arm,
+    EngineSettings,
+    GivenText,
+    MemoryLevel,
+    Plan,
+    PlannedCell,
+    Role,
+)
 from harness.schema import SENTINEL, CellConfig, Config, candidates_of
 
 MIB = 2**20
@@ -41,6 +49,10 @@ class ModelNumbers(Protocol):
     def n_ctx_train(self) -> int | None:
         """Longest context the model was trained for, None where the file does not say."""
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the file, all shards together."""
+
 
 def make_plan(
     config: Config, model: ModelNumbers | None, cores: int, texts: Mapping[str, GivenText]
@@ -48,16 +60,20 @@ def make_plan(
     """The ordered campaign that `config` asks for on a machine with `cores` cores.
 
     `texts`: what each `text` of a cell stands for. Without a model, for a plan that is only shown:
-    nothing is checked against it, and a cache that is a fraction of its experts stays None.
+    nothing is checked against it, and a cache or a limit that is a fraction of it stays None.
     """
     baseline, candidates = config.design.baseline, candidates_of(config)
-    limit = None if config.memory.limit_mb is None else config.memory.limit_mb * MIB
     spacing_s = config.schedule.spacing_s
     names = candidates if baseline is None else (baseline, *candidates)
-    arms = {name: _arm(name, config.cells[name], model, cores, limit) for name in names}
-    for name, arm in arms.items():
-        if (text := config.cells[name].text) is not None:
-            arms[name] = dataclasses.replace(arm, text=texts[text])
+    if config.design.kind == "levels":
+        made = [
+            _arm(name, config, model, cores, texts, level=level)
+            for name, level in _cells_at_levels(names, config, model)
+        ]
+        candidates = tuple(arm.name for arm in made)
+    else:
+        made = [_arm(name, config, model, cores, texts) for name in names]
+    arms = {arm.name: arm for arm in made}
     return Plan(
         design=config.design.kind,
         arms=arms,
@@ -104,9 +120,49 @@ def cache_mib(fraction: float, model: ModelNumbers) -> int:
     return -(-slots * (model.expert_bytes_max + SLOT_PADDING_BYTES) // MIB)
 
 
+def _cells_at_levels(
+    names: Sequence[str], config: Config, model: ModelNumbers | None
+) -> list[tuple[str, MemoryLevel | None]]:
+    """Uncapped cells once; then level by level, so that cells at one level are neighbours."""
+    capped = [name for name in names if config.cells[name].capped]
+    once: list[tuple[str, MemoryLevel | None]] = [(n, None) for n in names if n not in capped]
+    rungs = _ladder(config, model)
+    return once + [
+        (n, MemoryLevel(n, limit_mb, share)) for limit_mb, share in rungs for n in capped
+    ]
+
+
+def _ladder(config: Config, model: ModelNumbers | None) -> list[tuple[int | None, float | None]]:
+    """Every level in MiB, and as the share of the model's file that it was given as."""
+    memory = config.memory
+    if memory.levels_mb is not None:
+        return [(level, None) for level in memory.levels_mb]
+    shares = memory.levels or ()
+    if model is None:
+        return [(None, share) for share in shares]
+    rungs: list[tuple[int | None, float | None]] = [
+        (max(1, round(share * model.file_bytes / MIB)), share) for share in shares
+    ]
+    for i, (limit_mb, share) in enumerate(rungs):
+        for other_mb, other in rungs[:i]:
+            if limit_mb == other_mb:
+                raise UsageError(
+                    f"memory.levels: {other:g} and {share:g} of this model are both {limit_mb} "
+                    "MiB; leave one out, or use memory.levels_mb"
+                )
+    return rungs
+
+
 def _arm(
-    name: str, cell: CellConfig, model: ModelNumbers | None, cores: int, limit: int | None
+    name: str,
+    config: Config,
+    model: ModelNumbers | None,
+    cores: int,
+    texts: Mapping[str, GivenText],
+    *,
+    level: MemoryLevel | None = None,
 ) -> Arm:
+    cell = config.cells[name]
     key, flags = f"cells.{name}", cell.engine
     if model is not None:
         _check_against(model, key, cell)
@@ -115,7 +171,7 @@ def _arm(
             f"{key}.engine.threads: {flags.threads} on a machine with {cores} cores; "
             f"ggml's threads spin while they wait: use 1 to {cores}"
         )
-    same = vars(flags).keys() - {"threads", "cache_mb", "cache_fraction"}
+    same = vars(flags).keys() - {"threads", "cache_mb", "cache_fraction", "ram_budget_mb"}
     cache_mb = flags.cache_mb
     if flags.cache_fraction is not None and model is not None:
         cache_mb = cache_mib(flags.cache_fraction, model)
@@ -124,17 +180,36 @@ def _arm(
         n_ctx=cell.n_ctx,
         n_batch=cell.n_batch,
         cache_mb=cache_mb,
+        ram_budget_mb=level.limit_mb if level and flags.moe_stream else flags.ram_budget_mb,
         **{key: getattr(flags, key) for key in same},
     )
-    return Arm(
-        name=name,
-        engine=settings,
-        prompt=cell.prompt,
-        n_predict=cell.n_predict,
-        seed=cell.seed,
-        data_limit_bytes=limit,
-        time_limit_s=cell.time_limit_s,
+    return _limited(
+        Arm(
+            name=name if level is None else f"{name}@{level.name}",
+            engine=settings,
+            prompt=cell.prompt,
+            n_predict=cell.n_predict,
+            text=None if cell.text is None else texts[cell.text],
+            seed=cell.seed,
+            time_limit_s=cell.time_limit_s,
+            level=level,
+        ),
+        config,
+        cell,
     )
+
+
+def _limited(arm: Arm, config: Config, cell: CellConfig) -> Arm:
+    """The arm with the limits that hold for its cell, as far as they are known."""
+    memory = config.memory
+    limit_mb = arm.level.limit_mb if arm.level is not None else memory.limit_mb
+    if not cell.capped or limit_mb is None:
+        return arm
+    arm = dataclasses.replace(arm, data_limit_bytes=limit_mb * MIB)
+    if memory.cgroup == "off":
+        return arm
+    allowed = (limit_mb + memory.cgroup_headroom_mb) * MIB
+    return dataclasses.replace(arm, cgroup_limit_bytes=allowed, cgroup_mode=memory.cgroup)
 
 
 def _check_against(model: ModelNumbers, key: str, cell: CellConfig) -> None:

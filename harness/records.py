@@ -43,6 +43,9 @@ class EngineSettings:
     cache_mb: int | Literal["auto"] | None = None
     cache_floor_mb: int | None = None
     cache_ceil_mb: int | None = None
+    ram_budget_mb: int | None = None
+    reserve_mb: int | None = None
+    evict: str | None = None
     force_cache: bool = False
     load_all: bool = False
     io_threads: int | None = None
@@ -59,6 +62,7 @@ class EngineSettings:
     route_trace: bool = False
     io_trace: bool = False
     compute_trace: str | None = None
+    stats: bool = False
     forced_routes: str | None = None
     expert_used: int | None = None
     repack: bool = False
@@ -74,6 +78,20 @@ class GivenText:
 
 
 @dataclass(frozen=True)
+class MemoryLevel:
+    """One rung of a ladder of memory limits, and the configured cell that is run at it."""
+
+    cell: str
+    limit_mb: int | None  # None in a plan whose model is not made yet
+    fraction: float | None = None  # of the model's file, where the ladder was given so
+
+    @property
+    def name(self) -> str:
+        """As the ladder was given: a share of the model, or MiB."""
+        return f"{self.limit_mb}MiB" if self.fraction is None else f"{self.fraction:g}"
+
+
+@dataclass(frozen=True)
 class Arm:
     """One engine configuration under comparison; two cells of one arm must do equal work."""
 
@@ -86,6 +104,7 @@ class Arm:
     data_limit_bytes: int | None = None  # RLIMIT_DATA of the engine process
     cgroup_limit_bytes: int | None = None  # of all its memory, page cache included
     cgroup_mode: CgroupMode = "wanted"  # required: the cell is not run where it cannot be had
+    level: MemoryLevel | None = None  # the limits are those of a ladder
     time_limit_s: float = 3600.0
 
 
@@ -204,6 +223,11 @@ class Counters:
     misses: int | None = None
     evictions: int | None = None
     requests: int | None = None
+    # by whether the expert had been used in the same decode, and its layer reached already
+    evict_stale_left: int | None = None
+    evict_stale_right: int | None = None
+    evict_current_left: int | None = None
+    evict_current_right: int | None = None
     spec_read_bytes: int | None = None
     spec_experts: int | None = None  # speculative reads that entered the cache
     spec_useful: int | None = None  # of those, needed later
@@ -267,6 +291,8 @@ class ArmIdentity:
     engine_build_id: str | None = None
     mode: str | None = None
     cache_mb: int | None = None
+    ram_budget_mb: int | None = None
+    evict: str | None = None
     arena_bytes: int | None = None
     capacity_bytes: int | None = None  # the cache's budget as the engine resolved it
     direct_io: bool | None = None
@@ -274,6 +300,34 @@ class ArmIdentity:
     expert_used: int | None = None
     threads: int | None = None
     text_sha256: str | None = None  # of the text that was given
+
+
+@dataclass(frozen=True)
+class SlotClass:
+    """Slots of one size; `experts`: how many of the model are of this size."""
+
+    slot_bytes: int
+    slots: int
+    experts: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The engine's expert cache. `coverage`: share of all routed bytes that it holds at once."""
+
+    bytes: int | None = None
+    slots: int | None = None
+    coverage: float | None = None
+    classes: tuple[SlotClass, ...] = ()  # smallest first
+
+
+@dataclass(frozen=True)
+class RamBudget:
+    """A bound on all anonymous memory, and what of it is not arena: set aside, and measured."""
+
+    ram_budget_bytes: int
+    reserve_bytes: int
+    reserve_measured_bytes: int
 
 
 @dataclass(frozen=True)
@@ -362,6 +416,9 @@ class CellRecord:
     counters: Counters = field(default_factory=Counters)
     metrics: Metrics = field(default_factory=Metrics)
     identity: ArmIdentity = field(default_factory=ArmIdentity)
+    level: MemoryLevel | None = None
+    arena: Arena | None = None
+    budget: RamBudget | None = None
     prediction: Prediction | None = None
     predictor_disarmed: PredictorDisarmed | None = None
     forced_routes: ForcedRoutes | None = None
@@ -372,6 +429,11 @@ class CellRecord:
     data_limit_bytes: int | None = None
     cgroup: CgroupMemory | None = None  # None: not asked for
     status_detail: str | None = None
+
+    @property
+    def is_result(self) -> bool:
+        """It ran to its end, or was refused where a ladder of limits asks where that happens."""
+        return self.status == "ok" or (self.status == "refused" and self.level is not None)
 
 
 # --- what is concluded ---------------------------------------------------------------------------

@@ -24,6 +24,7 @@ CELL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
 # planned by the design itself (sentinel_1 and so on within long sessions), so not for users' cells
 SENTINEL = "sentinel"
+MAX_LIMIT_MB = 2**30
 _SENTINELS = re.compile(rf"{SENTINEL}(_\d+)?")
 
 
@@ -37,13 +38,20 @@ class CellConfig:
     n_ctx: int = field(metadata=ranged(1))
     n_batch: int = field(metadata=ranged(1))
     seed: int = field(metadata=ranged(0))
+    capped: bool
     time_limit_s: float = field(metadata=ranged(above=0, high=30 * 86400))
     engine: EngineFlags
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    limit_mb: int | None = field(metadata=ranged(1, 2**30))
+    """One limit for all cells, or a ladder of them: shares of the model's file, or MiB."""
+
+    limit_mb: int | None = field(metadata=ranged(1, MAX_LIMIT_MB))
+    levels: tuple[float, ...] | None
+    levels_mb: tuple[int, ...] | None
+    cgroup: Literal["off", "wanted", "required"]
+    cgroup_headroom_mb: int = field(metadata=ranged(0, MAX_LIMIT_MB))
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class DesignConfig:
-    kind: Literal["four_cell", "survey"]
+    kind: Literal["four_cell", "survey", "levels"]
     baseline: str | None
     candidates: tuple[str, ...] | None
 
@@ -130,6 +138,7 @@ def check_config(data: Mapping[str, Any]) -> Config:
     for key, value in config.model.items():
         if value == MISSING:
             raise UsageError(f"model.{key}: needs a value; add model.{key}=VALUE")
+    _check_memory(config)
     _check_cells(config)
     _check_design(config)
     return config
@@ -185,7 +194,7 @@ def _check_cells(config: Config) -> None:
             raise UsageError(
                 f"{key}.seed: {cell.seed} cannot act, the engine decodes greedily; use cell.seed=0"
             )
-        _check_flags(key, cell.engine)
+        _check_flags(key, cell, config.design.kind == "levels")
 
 
 def _encodable(text: str) -> bool:
@@ -197,21 +206,68 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _check_flags(key: str, flags: EngineFlags) -> None:
-    if flags.moe_stream and flags.cache_mb is None and flags.cache_fraction is None:
+def _check_flags(key: str, cell: CellConfig, levels: bool) -> None:
+    flags = cell.engine
+    settings = dict(vars(flags))
+    sizes = ("cache_mb", "cache_fraction", "ram_budget_mb")
+    if levels and cell.capped and flags.moe_stream:
+        for name in sizes:
+            if settings[name] is not None:
+                raise UsageError(
+                    f"{key}.engine.{name}: {say(settings[name])} where each level is the engine's "
+                    f"ram_budget_mb; set it to null, or {key}.capped to false"
+                )
+        settings["ram_budget_mb"] = 1  # whichever: what can act with it is the same
+    if flags.moe_stream and all(settings[name] is None for name in sizes):
         raise UsageError(
-            f"{key}.engine: moe_stream needs a cache size; set one of {key}.engine.cache_mb (MiB) "
-            f"and {key}.engine.cache_fraction (0 to 1)"
+            f"{key}.engine: moe_stream needs a cache size; set one of {key}.engine.cache_mb (MiB), "
+            f"{key}.engine.cache_fraction (0 to 1) and {key}.engine.ram_budget_mb (MiB)"
         )
-    found = conflict(vars(flags))
+    found = conflict(settings)
     if found is not None:
         raise UsageError(f"{key}.engine.{found.name}: {found.words}")
 
 
+def _check_memory(config: Config) -> None:
+    memory, levels = config.memory, config.design.kind == "levels"
+    given = [n for n in ("limit_mb", "levels", "levels_mb") if getattr(memory, n) is not None]
+    if len(given) > 1:
+        raise UsageError(f"memory.{given[1]}: excludes memory.{given[0]}; set one of them to null")
+    if levels and given not in (["levels"], ["levels_mb"]):
+        raise UsageError(
+            "design.kind: levels needs a ladder of limits; use memory=levels, or set memory.levels "
+            "(shares of the model's file) or memory.levels_mb"
+        )
+    if not levels and given and given != ["limit_mb"]:
+        raise UsageError(f"memory.{given[0]}: only design=levels runs cells at several levels")
+    for name in given:
+        if name != "limit_mb":
+            _check_ladder(f"memory.{name}", getattr(memory, name))
+    if memory.cgroup != "off" and not given:
+        raise UsageError(
+            f"memory.cgroup: {memory.cgroup} has no limit to enforce; set memory.limit_mb, or off"
+        )
+    for name, cell in config.cells.items():
+        if not cell.capped and not given:
+            raise UsageError(f"cells.{name}.capped: false where `memory` limits nothing; use true")
+    if levels and not any(cell.capped for cell in config.cells.values()):
+        raise UsageError("cells: none is capped, so none would run at the levels of `memory`")
+
+
+def _check_ladder(key: str, levels: tuple[float, ...]) -> None:
+    if not levels:
+        raise UsageError(f"{key}: empty; give at least one level")
+    for i, level in enumerate(levels):
+        if not 0 < level <= MAX_LIMIT_MB:
+            raise UsageError(f"{key}: {level:g} is out of range; needs more than 0")
+        if f"{level:g}" in {f"{other:g}" for other in levels[:i]}:
+            raise UsageError(f"{key}: {level:g} stands there twice")
+
+
 def _check_design(config: Config) -> None:
     design, cells = config.design, config.cells
-    if design.kind == "survey" and design.baseline is not None:
-        raise UsageError("design.baseline: a survey compares nothing; set it to null")
+    if design.kind != "four_cell" and design.baseline is not None:
+        raise UsageError(f"design.baseline: a {design.kind} compares nothing; set it to null")
     if design.kind == "four_cell" and design.baseline is None:
         raise UsageError("design.baseline: null; name the cell that the others are compared with")
     if design.baseline is not None and design.baseline not in cells:

@@ -213,14 +213,14 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
 
 
 def _campaign_status(stored: _Stored) -> RunStatus:
-    """FINISHED: every planned cell ran and is ok. KILLED: it did not come to its end."""
+    """FINISHED: every planned cell ran and is a result. KILLED: it did not come to its end."""
     try:
         events = [e.event for e in read_journal(stored.directory)]
     except DeviceError:  # no journal, or one that only resuming can judge: the records decide
         events = []
     if "campaign_interrupted" in events[-1:]:
         return "KILLED"
-    if "campaign_stopped" in events[-1:] or any(r.status != "ok" for r in stored.records):
+    if "campaign_stopped" in events[-1:] or not all(r.is_result for r in stored.records):
         return "FAILED"
     planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
     return "FINISHED" if len(stored.records) >= planned else "KILLED"

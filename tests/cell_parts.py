@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.build.types import EngineBuild
+from harness.plan import MIB, SLOT_PADDING_BYTES
 from harness.records import Arm, EngineSettings, Plan, PlannedCell
 
 FAKE_ENGINE = Path(__file__).resolve().parent / "fake_engine.py"
@@ -15,6 +17,17 @@ STREAM = EngineSettings(
     threads=1, n_ctx=64, n_batch=16, moe_stream=True, cache_mb=8, io_threads=2, direct_io=True
 )
 PLAIN = EngineSettings(threads=1, n_ctx=64, n_batch=16)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a plan needs to know of a model; a slot takes 3 MiB."""
+
+    n_moe_layer: int = 8
+    n_expert: int = 32
+    expert_bytes_max: int = 3 * MIB - SLOT_PADDING_BYTES
+    n_ctx_train: int | None = 4096
+    file_bytes: int = 800 * MIB
 
 
 def make_arm(name: str = "baseline", n_predict: int = 4, **behaviour: Any) -> Arm:

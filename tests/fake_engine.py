@@ -4,8 +4,9 @@
 The prompt is a JSON object: `token_ms` (pause per token), `die_after` (tokens, then exit without a
 summary), `exit`, `complain` (error line), `signal` (sent to itself at the end), `ignore_term`,
 `start` (keys that replace those of the start record), `summary` (the same for the summary),
-`hang` (sleeps for an hour at the end), `needed_bytes` (answer to `--plan-memory`), `refuse` (error
-line with which `--plan-memory` ends, exit 2).
+`hang` (sleeps for an hour at the end), `needed_bytes` (answer to `--plan-memory`; with
+`--ram-budget-mb` what is needed beside the arena), `refuse` (error line with which `--plan-memory`
+ends, exit 2).
 """
 
 from __future__ import annotations
@@ -19,20 +20,31 @@ import sys
 import time
 
 COUNTERS = {"read_bytes": 4096, "requests": 8, "hits": 6, "misses": 2, "evictions": 1}
+GROUPS = {f"evict_{age}_{side}": 0 for age in ("stale", "current") for side in ("left", "right")}
+GROUPS["evict_stale_right"] = COUNTERS["evictions"]
 AHEAD = {"spec_read_bytes": 1024, "spec_experts": 4, "spec_useful": 3, "retained": 2}
 DROPS = {"routed": 8, "dropped": 1}
+SLOT_BYTES = (1 << 20, 3 << 20)
+MODEL_BYTES = 200 << 20
 FAULTS = {"majflt": 1, "minflt": 10, "cpu_ms": 1.5, "invol_ctx": 0}
 
 
 NUMBERS = (
     *("-n", "-c", "-b", "-t", "--seed", "--io-threads", "--expert-used"),
-    *("--cache-floor-mb", "--cache-ceil-mb", "--prefetch", "--predict-spec-max"),
+    *(
+        "--ram-budget-mb",
+        "--reserve-mb",
+        "--cache-floor-mb",
+        "--cache-ceil-mb",
+        "--prefetch",
+        "--predict-spec-max",
+    ),
     "--predict-horizon",
 )
 TEXTS = (
     *("--temp", "--dense-weights", "--csv", "--telemetry", "--cache-mb"),
     *("--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--forced-routes"),
-    "--given-text",
+    *("--given-text", "--evict", "--stats"),
 )
 SWITCHES = (
     *("--moe-stream", "--no-odirect", "--repack", "--no-eog", "--plan-memory", "--overlap"),
@@ -59,8 +71,10 @@ def main() -> int:
     args = arguments()
     with open(args.f, encoding="utf-8") as f:  # noqa: PTH123
         asked = json.load(f)
+    if args.ram_budget_mb is not None and not fits(args, asked):
+        return 4
     if args.plan_memory:
-        return plan_memory(asked)
+        return plan_memory(args, asked)
     if asked.get("ignore_term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "complain" in asked:
@@ -76,11 +90,68 @@ def main() -> int:
     return int(asked.get("exit", 0))
 
 
-def plan_memory(asked) -> int:
+def needed_bytes(asked) -> int:
+    return asked.get("needed_bytes", 50 << 20)
+
+
+def fits(args, asked) -> bool:
+    """Is there room for an expert beside what is needed anyway?"""
+    budget = args.ram_budget_mb << 20
+    needed = needed_bytes(asked) + SLOT_BYTES[-1]
+    if needed > budget:
+        print(
+            f"moe-engine: error: needs {needed} bytes of anonymous memory, allowed {budget} "
+            "(--ram-budget-mb)",
+            file=sys.stderr,
+        )
+    return needed <= budget
+
+
+def arena_of(args, asked):
+    """What the budget leaves, two thirds of it in small slots."""
+    if args.ram_budget_mb is None:
+        size = cache_bytes(args)
+        return {"bytes": size, "capacity_bytes": size}
+    left = (args.ram_budget_mb << 20) - needed_bytes(asked)
+    large = max(1, left // 3 // SLOT_BYTES[1])
+    small = (left - large * SLOT_BYTES[1]) // SLOT_BYTES[0]
+    slots = (small, large)
+    return {
+        "bytes": sum(n * size for n, size in zip(slots, SLOT_BYTES, strict=True)),
+        "slots": sum(slots),
+        "slot_bytes": SLOT_BYTES[1],
+        "capacity_bytes": left,
+        "coverage": min(1.0, left / MODEL_BYTES),
+        "classes": [
+            {"slot_bytes": size, "slots": n, "experts": 16}
+            for n, size in zip(slots, SLOT_BYTES, strict=True)
+        ],
+    }
+
+
+def budget_of(args, asked):
+    if args.ram_budget_mb is None:
+        return None
+    measured = needed_bytes(asked)
+    return {
+        "ram_budget_bytes": args.ram_budget_mb << 20,
+        "reserve_bytes": measured if args.reserve_mb is None else args.reserve_mb << 20,
+        "reserve_measured_bytes": measured,
+    }
+
+
+def cache_bytes(args) -> int:
+    return 64 << 20 if args.cache_mb == "auto" else int(args.cache_mb or 0) << 20
+
+
+def plan_memory(args, asked) -> int:
     if "refuse" in asked:
         print(f"moe-engine: error: {asked['refuse']}", file=sys.stderr)
         return 2
-    plan = {"type": "memory_plan", "needed_bytes": asked.get("needed_bytes", 50 << 20)}
+    needed = needed_bytes(asked)
+    if args.ram_budget_mb is not None:
+        needed += arena_of(args, asked)["bytes"]
+    plan = {"type": "memory_plan", "needed_bytes": needed}
     print(json.dumps({**plan, "allowed_bytes": None}))
     return 0
 
@@ -91,7 +162,8 @@ def decode(args, asked, telemetry, rows) -> None:
 
     stream = args.moe_stream
     auto = args.cache_mb == "auto"
-    cache_mb = 64 if auto else int(args.cache_mb or 0)
+    cache_mb = cache_bytes(args) >> 20
+    sized = stream and not auto and args.ram_budget_mb is None
     config = {
         "n_predict": args.n,
         "n_ctx": args.c,
@@ -99,7 +171,10 @@ def decode(args, asked, telemetry, rows) -> None:
         "threads": args.t,
         "temp": 0,
         "seed": args.seed,
-        "cache_mb": cache_mb if stream and not auto else None,
+        "cache_mb": cache_mb if sized else None,
+        "ram_budget_mb": args.ram_budget_mb,
+        "reserve_mb": args.reserve_mb,
+        "evict": (args.evict or "lru") if stream else None,
         "cache_auto": auto,
         "cache_floor_mb": args.cache_floor_mb,
         "cache_ceil_mb": args.cache_ceil_mb,
@@ -128,7 +203,8 @@ def decode(args, asked, telemetry, rows) -> None:
         "mode": "stream" if stream else "plain",
         "config": config,
         "direct_io": {"effective": not args.no_odirect if stream else None, "reason": None},
-        "arena": {"bytes": cache_mb << 20, "capacity_bytes": cache_mb << 20} if stream else None,
+        "arena": arena_of(args, asked) if stream else None,
+        "budget": budget_of(args, asked),
         "forced_routes": forced_routes(args),
         "load_s": 0.01,
         "pid": os.getpid(),
@@ -136,7 +212,7 @@ def decode(args, asked, telemetry, rows) -> None:
     start["config"].update(asked.get("start", {}).pop("config", {}))
     say("start", start | asked.get("start", {}))
     counters = {
-        **(COUNTERS if stream else dict.fromkeys(COUNTERS)),
+        **(COUNTERS | GROUPS if stream else dict.fromkeys(COUNTERS | GROUPS)),
         **(AHEAD if args.prefetch or args.predict_prefetch else dict.fromkeys(AHEAD)),
         **(DROPS if args.drop_cold_experts is not None else dict.fromkeys(DROPS)),
     }

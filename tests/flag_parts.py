@@ -13,6 +13,10 @@ CHOICES: dict[str, dict[str, Any]] = {
     "auto": {"cache_mb": "auto"},
     "floor": {"cache_floor_mb": 64},
     "ceiling": {"cache_ceil_mb": 64},
+    "budget": {"ram_budget_mb": 64, "cache_mb": None},
+    "reserve": {"reserve_mb": 64},
+    "evict": {"evict": "ls"},
+    "stats": {"stats": True},
     "force": {"force_cache": True},
     "load all": {"load_all": True},
     "overlap": {"overlap": True},
@@ -34,7 +38,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "top-k": {"expert_used": 1},
     "repack": {"repack": True},
 }
-PAIRS = [p for p in itertools.combinations(CHOICES, 2) if p != ("no cache", "auto")]
+PAIRS = [
+    (a, b)
+    for a, b in itertools.combinations(CHOICES, 2)
+    if not CHOICES[a].keys() & CHOICES[b].keys()
+]
 
 
 def settings_of(*chosen: str) -> dict[str, Any]:

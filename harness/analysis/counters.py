@@ -13,7 +13,10 @@ from typing import Any
 
 from harness.records import CellRecord
 
-_CACHE_SIZE = ("--cache-mb", "--moe-stream", "--cache-floor-mb", "--cache-ceil-mb")
+_CACHE_SIZE = (
+    *("--cache-mb", "--moe-stream", "--cache-floor-mb", "--cache-ceil-mb"),
+    *("--ram-budget-mb", "--reserve-mb"),
+)
 # Identity fields and the flags that may move them on purpose. No flag: never on purpose, because a
 # comparison of settings holds the model, the build and the text fixed.
 _ASKED_BY: dict[str, tuple[str, ...]] = {
@@ -21,7 +24,9 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
     "engine_build_id": (),
     "text_sha256": (),
     "mode": ("--moe-stream",),
-    "cache_mb": ("--cache-mb", "--moe-stream"),
+    "cache_mb": ("--cache-mb", "--moe-stream", "--ram-budget-mb"),
+    "ram_budget_mb": ("--ram-budget-mb",),
+    "evict": ("--evict", "--moe-stream"),
     "capacity_bytes": _CACHE_SIZE,
     # beside the cache: room for the experts of one batch and for what is read ahead; a trace of
     # another model counts its own experts

@@ -2,7 +2,8 @@
 
 `moe-engine --plan-memory` (docs/engine.md) reads the model's catalogue, loads no weights and
 answers in well under a second, so every arm is asked: flags that cannot act together, a prompt that
-does not fit and a memory limit that is too small are found before the first cell.
+does not fit and a memory limit that is too small are found before the first cell. Not so where the
+limit is one of a ladder: that the engine refuses there is what the campaign is to find.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ EXIT_USAGE, EXIT_MODEL = 2, 3
 TIME_LIMIT_S = 120.0
 
 
-def check_arm(engine: Path, model: Path, arm: Arm) -> int:
-    """The bytes of anonymous memory that the arm needs.
+def check_arm(engine: Path, model: Path, arm: Arm) -> int | None:
+    """The bytes of anonymous memory that the arm needs; None where it will not fit into its level.
 
     Raises UsageError when the engine refuses the arm or the arm's limit is below its needs.
     """
-    needed = int(memory_plan(engine, model, arm)["needed_bytes"])
+    plan = memory_plan(engine, model, arm)
+    if plan is None:
+        return None
+    needed = int(plan["needed_bytes"])
+    if arm.level is not None:
+        return needed
     if arm.data_limit_bytes is not None and needed > arm.data_limit_bytes:
         mib = -(-needed // 2**20)
         raise UsageError(
@@ -37,8 +43,11 @@ def check_arm(engine: Path, model: Path, arm: Arm) -> int:
     return needed
 
 
-def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
-    """The engine's memory plan for an arm, as it prints it, with no limit in force."""
+def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any] | None:
+    """The engine's memory plan for an arm, as it prints it, with no limit in force.
+
+    None: it does not fit into its level.
+    """
     with tempfile.TemporaryDirectory(prefix="moe-harness-") as scratch:
         prompt = Path(scratch) / "prompt.txt"
         prompt.write_bytes(arm.prompt.encode())
@@ -58,6 +67,8 @@ def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any]:
         except OSError as e:
             raise DeviceError(f"{engine}: cannot be run: {e.strerror}") from e
     words = native.complaint(done.stderr) or f"exit code {done.returncode}, no error message"
+    if done.returncode == native.EXIT_REFUSED and arm.level is not None:
+        return None
     # refused although no limit is in force: a cache below one token's cycle
     if done.returncode in (EXIT_USAGE, EXIT_MODEL, native.EXIT_REFUSED):
         raise UsageError(f"cells.{arm.name}: the engine refuses it: {words}")

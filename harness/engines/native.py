@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from harness.jsonable import from_json
 from harness.records import (
+    Arena,
     Arm,
     ArmIdentity,
     Counters,
@@ -23,10 +24,12 @@ from harness.records import (
     Metrics,
     Prediction,
     PredictorDisarmed,
+    RamBudget,
 )
 
 TELEMETRY = "telemetry.jsonl"
 TOKENS = "tokens.csv"
+STATS = "stats.jsonl"
 EXIT_REFUSED = 4
 _ERROR = "moe-engine: error: "
 
@@ -52,6 +55,8 @@ class Outcome:
     counters: Counters = field(default_factory=Counters)
     metrics: Metrics = field(default_factory=Metrics)
     identity: ArmIdentity = field(default_factory=ArmIdentity)
+    arena: Arena | None = None
+    budget: RamBudget | None = None
     prediction: Prediction | None = None
     predictor_disarmed: PredictorDisarmed | None = None
     forced_routes: ForcedRoutes | None = None
@@ -125,6 +130,8 @@ def understand(arm: Arm, telemetry: Telemetry, rows: Sequence[Row]) -> Outcome:
         counters=_counters(telemetry, rows),
         metrics=_metrics(telemetry, rows),
         identity=_identity(start or {}),
+        arena=_said(Arena, start, "arena", problems),
+        budget=_said(RamBudget, start, "budget", problems),
         prediction=_said(Prediction, summary, "prediction", problems),
         predictor_disarmed=_said(PredictorDisarmed, summary, "predictor_disarmed", problems),
         forced_routes=_said(ForcedRoutes, start, "forced_routes", problems),
@@ -187,6 +194,8 @@ def _identity(start: Mapping[str, Any]) -> ArmIdentity:
         engine_build_id=_text(start, "build_id"),
         mode=_text(start, "mode"),
         cache_mb=_int(config, "cache_mb"),
+        ram_budget_mb=_int(config, "ram_budget_mb"),
+        evict=_text(config, "evict"),
         arena_bytes=_int(_get(start, "arena"), "bytes"),
         capacity_bytes=_int(_get(start, "arena"), "capacity_bytes"),
         direct_io=effective if isinstance(effective, bool) else None,
@@ -228,6 +237,9 @@ _CONFIRMED = (
     "cache_mb",
     "cache_floor_mb",
     "cache_ceil_mb",
+    "ram_budget_mb",
+    "reserve_mb",
+    "evict",
     "io_threads",
     "dense_weights",
     "prefetch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.engine_flags import conflict
-from harness.engines.native import TELEMETRY, TOKENS
+from harness.engines.native import STATS, TELEMETRY, TOKENS
 from harness.errors import UsageError
 from harness.records import Arm
 
@@ -25,6 +25,9 @@ _VALUES = (
     ("--cache-mb", "cache_mb"),
     ("--cache-floor-mb", "cache_floor_mb"),
     ("--cache-ceil-mb", "cache_ceil_mb"),
+    ("--ram-budget-mb", "ram_budget_mb"),
+    ("--reserve-mb", "reserve_mb"),
+    ("--evict", "evict"),
     ("--io-threads", "io_threads"),
     ("--dense-weights", "dense_weights"),
     ("--prefetch", "prefetch"),
@@ -52,6 +55,8 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
             argv += [f"--{kind}-trace", str(out_dir / f"{kind}_trace.csv")]
     if s.compute_trace is not None:
         argv += ["--compute-trace-by", s.compute_trace]
+    if s.stats:
+        argv += ["--stats", str(out_dir / STATS)]
     return [*argv, "--csv", str(out_dir / TOKENS), "--telemetry", str(out_dir / TELEMETRY)]
 
 

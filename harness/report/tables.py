@@ -54,10 +54,14 @@ def _cell(value: Value, form: str) -> Text:
 def settings_of(arm: Arm) -> dict[str, str]:
     """What an arm asks of the engine, by title; `-`: left to the engine, off or unlimited.
 
-    A streaming arm always has a cache size; while its model is not made it may not be known.
+    A streaming arm always has a cache size; while its model is not made it may not be known. Nor is
+    a level then.
     """
     engine = arm.engine
     cache = "unknown" if engine.cache_mb is None else str(engine.cache_mb)
+    if engine.ram_budget_mb is not None or arm.level is not None:
+        cache = "what is left"
+    unlimited = "-" if arm.level is None else "unknown"
     return {
         "cache MiB": cache if engine.moe_stream else "mmap",
         "io threads": _text(engine.io_threads),
@@ -72,7 +76,7 @@ def settings_of(arm: Arm) -> dict[str, str]:
         "repack": _yes_no(engine.repack),
         "no_eog": _yes_no(engine.no_eog),
         "prompt": f"{len(arm.prompt)} characters",
-        "limit MiB": "-" if arm.data_limit_bytes is None else f"{arm.data_limit_bytes / MIB:g}",
+        "limit MiB": _mib(arm.data_limit_bytes, unlimited),
     }
 
 
@@ -89,6 +93,9 @@ def _mechanisms(arm: Arm) -> dict[str, str]:
         drop += "" if e.drop_renorm else " no renorm"
         drop += " prefill" if e.drop_in_prefill else ""
     traces = [kind for kind in ("route", "io", "compute") if getattr(e, f"{kind}_trace")]
+    traces += ["stats"] if e.stats else []
+    # a level's budget is its limit
+    budget = None if arm.level is not None else e.ram_budget_mb
     bounds = [
         f"{name} {value}"
         for name, value in (("floor", e.cache_floor_mb), ("ceiling", e.cache_ceil_mb))
@@ -99,6 +106,10 @@ def _mechanisms(arm: Arm) -> dict[str, str]:
         "read ahead": ahead,
         "drop": drop,
         "predict log": "yes" if e.predict_log else "-",
+        "RAM budget MiB": _text(budget),
+        "reserve MiB": _text(e.reserve_mb),
+        "evict": e.evict or "-",
+        "cgroup": "-" if arm.cgroup_limit_bytes is None else arm.cgroup_mode,
         "cache bounds": ", ".join(bounds) or "-",
         "force cache": "yes" if e.force_cache else "-",
         "load all": "yes" if e.load_all else "-",
@@ -112,6 +123,10 @@ def said_of_all(settings: dict[str, str], differing: list[str], arm: Arm) -> str
     """What all arms have in common, in one line; mechanisms that are off are not mentioned."""
     off = {title for title, text in _mechanisms(arm).items() if text == "-"}
     return ", ".join(f"{t} {s}" for t, s in settings.items() if t not in {*differing, *off})
+
+
+def _mib(value: int | None, otherwise: str) -> str:
+    return otherwise if value is None else f"{value / MIB:g}"
 
 
 def _yes_no(value: bool) -> str:

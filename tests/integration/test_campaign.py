@@ -131,6 +131,36 @@ def test_the_work_that_mechanisms_did_is_in_the_records(finished: Finished) -> N
     assert all("--drop-cold-experts 0.75" in f for f in flags)
 
 
+def test_a_level_at_which_the_engine_refuses_is_a_result(command: Command, tmp_path: Path) -> None:
+    ladder = (
+        "design=levels",
+        "memory=levels",
+        "memory.levels=null",
+        "memory.levels_mb=[40,90,200]",
+    )
+    cells = ("cells={ref:plain,lru:{},lfu:{engine:{evict:lfu}}}", "cells.ref.capped=false")
+    words = [w for w in command(needed_bytes=60 << 20) if w != "+experiment=matched_pair"]
+    words += ["+experiment=cache_sizes", "cell.text=null", "schedule.probe_s=0", *ladder, *cells]
+    done = run(words)
+    (campaign,) = campaigns(tmp_path)
+    found = {r["cell"]: r for r in records(campaign)}
+    assert {name: r["status"] for name, r in found.items()} == {
+        "ref": "ok",
+        **dict.fromkeys(("lru@40MiB", "lfu@40MiB"), "refused"),
+        **dict.fromkeys(("lru@90MiB", "lfu@90MiB", "lru@200MiB", "lfu@200MiB"), "ok"),
+    }
+    assert "allowed 41943040 (--ram-budget-mb)" in found["lru@40MiB"]["status_detail"]
+    largest = found["lfu@200MiB"]
+    assert largest["data_limit_bytes"] == largest["budget"]["ram_budget_bytes"] == 200 << 20
+    assert largest["level"] == {"cell": "lfu", "limit_mb": 200, "fraction": None}
+    assert largest["identity"]["evict"] == "lfu"
+    assert [c["slot_bytes"] for c in largest["arena"]["classes"]] == [1 << 20, 3 << 20]
+    assert largest["counters"]["evict_stale_right"] == largest["counters"]["evictions"] > 0
+    assert found["ref"]["arena"] is found["ref"]["budget"] is found["ref"]["level"] is None
+    assert done.stdout.count("refused") >= 2
+    assert run(resume(campaign)).stdout.count("everything measured") == 1
+
+
 def test_a_survey_shows_its_table_and_judges_no_speed(command: Command, tmp_path: Path) -> None:
     words = [w for w in command() if w != "+experiment=matched_pair"]
     done = run([*words, "+experiment=predictor_accuracy"])

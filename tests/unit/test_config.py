@@ -143,7 +143,7 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("+schedule.gate=3", ["schedule.gate:", "unknown"]),
         ("++nonsense=1", ["nonsense:", "unknown"]),
         ("model=referenc", ["no such model", "'reference'"]),
-        ("memory=foo", ["no such memory", "cap, uncapped"]),
+        ("memory=foo", ["no such memory", "cap, levels, uncapped"]),
         ("model=path model.pth=/x", ["model.pth:", "'model.path'"]),
         ("model.path=/x", ["model.path:", "no such key", "model=NAME"]),
         ("+model.path=/x", ["model.path:", "no such key"]),

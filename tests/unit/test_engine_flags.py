@@ -15,6 +15,7 @@ from harness.records import EngineSettings
 NEEDS = {
     "floor": "auto",
     "ceiling": "auto",
+    "reserve": "budget",
     "load all": "no cache",
     "most": "predict",
     "horizon": "predict",
@@ -23,7 +24,8 @@ NEEDS = {
 }
 NEVER = {"repack"}  # in streaming mode
 EXCLUDE = [
-    *({"no cache", name} for name in ("force", "prefetch", "predict", "drop", "auto")),
+    *({"no cache", name} for name in ("force", "prefetch", "predict", "drop", "evict")),
+    *({"budget", name} for name in ("force", "load all", "forced")),
     {"auto", "force"},
     {"auto", "forced"},
     {"load all", "overlap"},
@@ -55,6 +57,25 @@ def test_without_streaming_nothing_of_it_can_act(name: str) -> None:
     found = conflict(plain)
     assert found is not None
     assert "without moe_stream" in found.words
+
+
+@pytest.mark.parametrize("size", [{"cache_mb": 0}, {"cache_mb": "auto"}, {"cache_fraction": 0.5}])
+def test_a_budget_leaves_no_cache_size_to_choose(size: dict[str, object]) -> None:
+    found = conflict(settings_of("budget") | size)
+    assert found is not None
+    assert (found.name, "exclude each other" in found.words) == ("ram_budget_mb", True)
+
+
+def test_a_budget_is_a_cache() -> None:
+    for name in ("prefetch", "predict", "drop", "evict"):
+        assert conflict(settings_of("budget", name)) is None
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
+    override = "cells.cache_half.engine.evict="
+    assert check(compose(["+experiment=cache_sizes", override + "ls_pos"]))
+    with pytest.raises(UsageError, match=r"evict: found 'mru'; needs one of lru, ls, ls_pos, lfu"):
+        check(compose(["+experiment=cache_sizes", override + "mru"]))
 
 
 def test_plain_mode_by_itself_is_fine() -> None:
@@ -110,6 +131,9 @@ def test_an_automatic_cache_is_a_word_and_any_other_is_refused() -> None:
         ("compute_trace=token", "node, layer"),
         ("overlap=1", "true or false"),
         ("forced_routes=7", "text"),
+        ("ram_budget_mb=0", "1 or more"),
+        ("reserve_mb=-1", "0 or more"),
+        ("stats=1", "true or false"),
     ],
 )
 def test_values_are_checked(setting: str, words: str) -> None:

@@ -78,6 +78,12 @@ def test_every_setting_that_is_not_none_is_spelt_out() -> None:
         ({"cache_mb": "auto", "cache_ceil_mb": 9}, "--cache-mb auto --cache-ceil-mb 9"),
         ({"force_cache": True}, "--force-cache"),
         ({"cache_mb": 0, "load_all": True}, "--load-all"),
+        ({"cache_mb": None, "ram_budget_mb": 512}, "--ram-budget-mb 512"),
+        (
+            {"cache_mb": None, "ram_budget_mb": 512, "reserve_mb": 64},
+            "--ram-budget-mb 512 --reserve-mb 64",
+        ),
+        ({"evict": "ls_pos"}, "--evict ls_pos"),
         ({"dense_weights": "warm"}, "--dense-weights warm"),
         ({"prefetch": 2}, "--prefetch 2"),
         ({"predict_prefetch": True, "predict_spec_max": 0}, "--predict-spec-max 0"),
@@ -99,12 +105,12 @@ def test_every_mechanism_has_its_flag_in_the_run_and_in_its_memory_plan(
 
 
 def test_traces_and_scores_are_of_a_run_and_not_of_its_memory_plan() -> None:
-    settings = {"route_trace": True, "io_trace": True, "compute_trace": "layer"}
+    settings = {"route_trace": True, "io_trace": True, "compute_trace": "layer", "stats": True}
     arm = with_engine(make_arm(), predict_log=True, **settings)
     argv = argv_of(arm)
     assert (
         "--predict-log --route-trace /o/route_trace.csv --io-trace /o/io_trace.csv "
-        "--compute-trace /o/compute_trace.csv --compute-trace-by layer --csv"
+        "--compute-trace /o/compute_trace.csv --compute-trace-by layer --stats /o/stats.jsonl --csv"
     ) in " ".join(argv)
     plan = plan_memory_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), arm)
     assert plan[:-1] == argv[: len(plan) - 1]
@@ -164,7 +170,11 @@ def test_counters_are_totals_and_metrics_are_of_decoding(tmp_path: Path) -> None
     outcome = outcome_of(tmp_path, make_arm(n_predict=4))
     assert outcome.problems == ()
     assert outcome.counters == Counters(
-        tokens=4, read_bytes=5 * 4096, hits=30, misses=10, evictions=5, requests=40, dropped=None
+        *(4, 5 * 4096, 30, 10, 5, 40),
+        evict_stale_left=0,
+        evict_stale_right=5,
+        evict_current_left=0,
+        evict_current_right=0,
     )
     walls = [2.0, 3.0, 4.0, 2.0]
     assert outcome.metrics == Metrics(
@@ -480,8 +490,8 @@ def test_an_empty_field_is_not_zero(good_run: tuple[bytes, bytes]) -> None:
 def test_progress_is_read_from_the_tail_alone(good_run: tuple[bytes, bytes]) -> None:
     telemetry = good_run[0]
     tokens = telemetry[: telemetry.index(b'{"type": "summary"')]
-    assert tokens_done(tokens[-900:]) == 4
-    assert tokens_done(tokens[-900:-20]) == 3
+    assert tokens_done(tokens[-1100:]) == 4
+    assert tokens_done(tokens[-1100:-20]) == 3
     assert tokens_done(b"") is None
 
 

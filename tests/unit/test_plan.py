@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import pytest
+from cell_parts import Numbers
 
 from harness.configure import check, compose
 from harness.engine_flags import EngineFlags
@@ -13,14 +14,6 @@ from harness.errors import UsageError
 from harness.jsonable import from_json, to_json
 from harness.plan import MIB, SLOT_PADDING_BYTES, cache_mib, four_cell, make_plan
 from harness.records import EngineSettings, GivenText, Plan
-
-
-@dataclass(frozen=True)
-class Numbers:
-    n_moe_layer: int = 8
-    n_expert: int = 32
-    expert_bytes_max: int = 3 * MIB - SLOT_PADDING_BYTES
-    n_ctx_train: int | None = 4096
 
 
 def planned(*overrides: str, model: Numbers | None = None, cores: int = 4) -> Plan:
