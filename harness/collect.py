@@ -73,6 +73,7 @@ def collect_cell(
         started_unix_s=result.started_unix_s,
         ended_unix_s=result.ended_unix_s,
         data_limit_bytes=arm.data_limit_bytes,
+        cgroup=result.cgroup,
         status_detail=detail,
     )
 

@@ -382,17 +382,16 @@ class ForcedRoutes:
 
 @dataclass(frozen=True)
 class CgroupMemory:
-    """The cell's memory cgroup, as the launcher found it; counts of the whole cell.
+    """The cell's memory cgroup (docs/launcher.md); None where the kernel does not say.
 
     `limit_bytes` is what the kernel answered; None, with the `reason`, where no limit was in force.
-    `peak_bytes` includes page cache, so under a limit it says little of need; `failcnt` counts how
-    often the limit was met. None also where this kernel does not say.
+    `peak_bytes` includes page cache, so under a limit it says little of need.
     """
 
     limit_bytes: int | None = None
     swap_limited: bool | None = None  # False: memory beyond the limit may have gone to swap
     peak_bytes: int | None = None
-    failcnt: int | None = None
+    failcnt: int | None = None  # how often the limit was met
     oom_kills: int | None = None  # processes of the cell
     oom_killed: bool | None = None  # the engine itself was among them
     reason: str | None = None
@@ -427,7 +426,7 @@ class CellRecord:
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
     data_limit_bytes: int | None = None
-    cgroup: CgroupMemory | None = None  # None: not asked for
+    cgroup: CgroupMemory | None = None  # None: not asked for, or the launcher left no result
     status_detail: str | None = None
 
     @property

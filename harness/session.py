@@ -343,6 +343,8 @@ class _Session:
             sampling=self.sampling,
             probe_file=self.model.path,
             data_limit_bytes=arm.data_limit_bytes,
+            cgroup_limit_bytes=arm.cgroup_limit_bytes,
+            cgroup_mode=arm.cgroup_mode,
             time_limit_s=arm.time_limit_s,
         )
         running = self.target.run(command, log=work_dir / LOG, lock=self._lock)

@@ -300,6 +300,7 @@ def _cell_params(stored: _Stored, record: CellRecord) -> dict[str, str]:
         "index": record.index,
         "target": record.target.name,
         "data_limit_bytes": record.data_limit_bytes,
+        "cgroup_limit_bytes": None if record.cgroup is None else record.cgroup.limit_bytes,
         **to_json(record.identity),
     }
     arm = stored.plan.arms.get(record.arm) if stored.plan is not None else None
@@ -358,6 +359,9 @@ def _summaries(record: CellRecord) -> Iterator[tuple[str, float]]:
     numbers: dict[str, Any] = dict(to_json(record.metrics))
     numbers["perplexity"] = record.metrics.perplexity
     numbers |= {f"work/{k}": v for k, v in to_json(record.counters).items()}
+    if record.cgroup is not None:
+        counted = ("peak_bytes", "failcnt", "oom_kills")
+        numbers |= {f"cgroup/{key}": getattr(record.cgroup, key) for key in counted}
     if record.prediction is not None:
         for name, score in record.prediction.predictors.items():
             if score.slots:

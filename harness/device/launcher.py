@@ -13,13 +13,15 @@ from typing import Literal
 
 from harness.errors import DeviceError
 from harness.jsonable import from_json
-from harness.records import DeviceState, Probes
+from harness.records import CgroupMemory, CgroupMode, DeviceState, Probes
 
 RESULT = "result.json"
 LOG = "launcher.txt"  # what the launcher itself has to say
 EXIT_RESULT_NOT_WRITTEN = 5
 
-Status = Literal["ok", "failed", "killed", "spawn_failed", "limit_not_enforced"]
+Status = Literal[
+    "ok", "failed", "killed", "spawn_failed", "limit_not_enforced", "cgroup_unavailable"
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class LauncherResult:
     wall_s: float | None = None
     data_limit_bytes: int | None = None
     data_limit_enforced: bool | None = None
+    cgroup: CgroupMemory | None = None
     anon_peak_bytes: int | None = None
     rss_peak_bytes: int | None = None
     sampler_cpu_share: float | None = None
@@ -65,6 +68,8 @@ def launcher_argv(
     sampling: Sampling,
     probe_file: Path | None,
     data_limit_bytes: int | None,
+    cgroup_limit_bytes: int | None,
+    cgroup_mode: CgroupMode,
     time_limit_s: float,
 ) -> list[str]:
     """The launcher's command line for one cell whose files go to `work_dir` (all paths absolute).
@@ -74,6 +79,8 @@ def launcher_argv(
     argv = [str(launcher), "run", "--dir", str(work_dir), "--cwd", str(work_dir)]
     if data_limit_bytes is not None:
         argv += ["--data-limit-bytes", str(data_limit_bytes)]
+    if cgroup_limit_bytes is not None:
+        argv += ["--cgroup-limit-bytes", str(cgroup_limit_bytes), "--cgroup-mode", cgroup_mode]
     argv += ["--time-limit-s", f"{time_limit_s:.3f}"]
     argv += ["--sample-ms", str(sampling.sample_ms), "--device-ms", str(sampling.device_ms)]
     argv += ["--probe-s", f"{sampling.probe_s:.3f}"]

@@ -26,6 +26,7 @@ from harness.records import (
     CampaignVerdict,
     CandidateVerdict,
     CellRecord,
+    CgroupMemory,
     Counters,
     Drift,
     EngineSettings,
@@ -367,6 +368,21 @@ def test_what_a_given_text_cost_is_a_metric_and_which_it_was_a_parameter(runs: P
     assert run.data.params["text_sha256"] == "e" * 64
     greedy = stored(directory).cells["00-baseline"].data
     assert not {"nll", "agreement", "perplexity"} & greedy.metrics.keys()
+
+
+def test_what_the_cgroup_counted_is_a_metric_and_its_limit_a_parameter(runs: Path) -> None:
+    directory = write_campaign(runs)
+    found = CgroupMemory(4096, True, 4000, None, 1, oom_killed=True)
+    set_record(directory, "01-cache_half", cgroup=found)
+    set_record(directory, "02-sentinel", cgroup=CgroupMemory(reason="none here"))
+    log(directory)
+    cells = stored(directory).cells
+    run = cells["01-cache_half"].data
+    assert (run.metrics["cgroup/peak_bytes"], run.metrics["cgroup/oom_kills"]) == (4000, 1)
+    assert run.params["cgroup_limit_bytes"] == "4096"
+    for name in ("00-baseline", "02-sentinel"):
+        assert not any(key.startswith("cgroup") for key in cells[name].data.metrics)
+        assert "cgroup_limit_bytes" not in cells[name].data.params
 
 
 def test_a_summary_that_the_tokens_do_not_give_has_the_last_word(runs: Path) -> None:

@@ -12,7 +12,8 @@ from cell_parts import make_arm, make_plan
 from harness.collect import collect_cell, judge
 from harness.device.launcher import LauncherResult, Sampling, launcher_argv, read_result
 from harness.errors import DeviceError
-from harness.records import CellRecord, TargetId, ThermalState, Wait
+from harness.jsonable import from_json, to_json
+from harness.records import CellRecord, CgroupMemory, TargetId, ThermalState, Wait
 
 RESULT: dict[str, Any] = {
     "launcher_version": "1",
@@ -50,6 +51,8 @@ def argv_of(**changes: Any) -> list[str]:
         "sampling": Sampling(),
         "probe_file": Path("/m.gguf"),
         "data_limit_bytes": None,
+        "cgroup_limit_bytes": None,
+        "cgroup_mode": "wanted",
         "time_limit_s": 3600.0,
     }
     return launcher_argv(Path("/l"), Path("/w"), ["/e", "-m", "x"], **(options | changes))
@@ -79,6 +82,13 @@ def test_a_cap_is_passed_on_and_no_probe_needs_no_file() -> None:
     argv = argv_of(data_limit_bytes=1 << 30, sampling=Sampling(probe_s=0))
     assert argv[argv.index("--data-limit-bytes") + 1] == str(1 << 30)
     assert "--probe-file" not in argv
+
+
+@pytest.mark.parametrize("mode", ["wanted", "required"])
+def test_a_cgroup_is_asked_for_with_how_much_it_is_wanted(mode: str) -> None:
+    argv = argv_of(cgroup_limit_bytes=1 << 30, cgroup_mode=mode)
+    at = argv.index("--cgroup-limit-bytes")
+    assert argv[at : at + 4] == ["--cgroup-limit-bytes", str(1 << 30), "--cgroup-mode", mode]
 
 
 def test_a_result_is_read_with_its_nulls_and_unknown_keys(tmp_path: Path) -> None:
@@ -113,6 +123,7 @@ def test_no_result_is_none_and_a_broken_one_an_error(tmp_path: Path) -> None:
         ({"status": "killed", "exit_code": None}, None, "killed", "exit 3"),
         ({"status": "spawn_failed", "exit_code": None}, None, "failed", "exit 3"),
         ({"status": "limit_not_enforced", "exit_code": None}, None, "failed", "exit 3"),
+        ({"status": "cgroup_unavailable", "exit_code": None}, None, "failed", "exit 3"),
     ],
 )
 def test_every_end_has_its_status(
@@ -155,3 +166,41 @@ def test_the_cap_is_judged_by_what_the_launcher_saw(
     assert record.metrics.sampler_cpu_share == 0.001
     assert record.data_limit_bytes == limit
     assert record.identity.model_sha256 == "m"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({}, None),
+        ({"cgroup": None}, None),
+        (
+            {
+                "cgroup": {
+                    "mode": "wanted",
+                    "reason": None,
+                    "version": 1,
+                    "path": "/sys/fs/cgroup/memory/moe-launcher-7",
+                    "limit_bytes": 4096,
+                    "swap_limited": True,
+                    "peak_bytes": 4096,
+                    "failcnt": 3,
+                    "oom_kills": 1,
+                    "oom_killed": True,
+                    "removed": True,
+                }
+            },
+            CgroupMemory(4096, True, 4096, 3, 1, oom_killed=True),
+        ),
+        (
+            {"cgroup": {"mode": "wanted", "reason": "none here", "limit_bytes": None}},
+            CgroupMemory(reason="none here"),
+        ),
+    ],
+)
+def test_what_became_of_the_cgroup_is_in_the_record(
+    tmp_path: Path, found: dict[str, Any], expected: CgroupMemory | None
+) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(RESULT | found))
+    record = collect(tmp_path, cgroup_limit_bytes=4100)
+    assert record.cgroup == expected
+    assert from_json(CellRecord, to_json(record)) == record

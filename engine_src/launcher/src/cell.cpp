@@ -20,8 +20,8 @@ constexpr int64_t start_poll_ns = ms_ns;
 
 class Cell {
 public:
-    Cell(const Options & options, CellFiles & files, Signals & signals, ProcessTree & tree)
-        : options_(options), files_(files), signals_(signals), tree_(tree),
+    Cell(const Options & options, int cgroup_entrance, CellFiles & files, Signals & signals, ProcessTree & tree)
+        : options_(options), cgroup_entrance_(cgroup_entrance), files_(files), signals_(signals), tree_(tree),
           device_(options.proc_root, options.sys_root, files.device) {}
 
     CellOutcome run();
@@ -34,6 +34,7 @@ private:
     int64_t since_start_ms(int64_t now) const { return (now - started_ns_) / ms_ns; }
 
     const Options & options_;
+    const int cgroup_entrance_;
     CellFiles & files_;
     Signals & signals_;
     ProcessTree & tree_;
@@ -57,6 +58,7 @@ CellOutcome Cell::run() {
     request.env = options_.env;
     request.cwd = options_.cwd;
     request.data_limit_bytes = options_.data_limit_bytes;
+    request.cgroup_entrance = cgroup_entrance_;
     request.stdout_fd = files_.stdout_fd.get();
     request.stderr_fd = files_.stderr_fd.get();
 
@@ -182,8 +184,9 @@ void Cell::collect(pid_t program) {
 
 }  // namespace
 
-CellOutcome run_cell(const Options & options, CellFiles & files, Signals & signals, ProcessTree & tree) {
-    return Cell(options, files, signals, tree).run();
+CellOutcome run_cell(const Options & options, int cgroup_entrance, CellFiles & files, Signals & signals,
+                     ProcessTree & tree) {
+    return Cell(options, cgroup_entrance, files, signals, tree).run();
 }
 
 }  // namespace launcher

@@ -49,6 +49,8 @@ struct CellFiles {
     UniqueFd stderr_fd;
 };
 
-CellOutcome run_cell(const Options & options, CellFiles & files, Signals & signals, ProcessTree & tree);
+// `cgroup_entrance` as in SpawnRequest.
+CellOutcome run_cell(const Options & options, int cgroup_entrance, CellFiles & files, Signals & signals,
+                     ProcessTree & tree);
 
 }  // namespace launcher

@@ -10,8 +10,9 @@
 namespace launcher {
 
 const char * const usage_text =
-    "moe-launcher run --dir DIR [--data-limit-bytes N] [--time-limit-s S] [--sample-ms 20] [--device-ms 250]\n"
-    "    [--probe-s 1.0] [--probe-file FILE] [--proc-root /proc] [--sys-root /sys] [--env K=V]... [--cwd DIR]\n"
+    "moe-launcher run --dir DIR [--data-limit-bytes N] [--cgroup-limit-bytes N [--cgroup-mode wanted|required]]\n"
+    "    [--time-limit-s S] [--sample-ms 20] [--device-ms 250] [--probe-s 1.0] [--probe-file FILE]\n"
+    "    [--proc-root /proc] [--sys-root /sys] [--env K=V]... [--cwd DIR]\n"
     "    -- PROGRAM ARG...          one cell: start, limit, sample, write DIR/result.json\n"
     "moe-launcher probe [--probe-s 1.0] [--probe-file FILE]       one probe, JSON on stdout\n"
     "moe-launcher state [--proc-root /proc] [--sys-root /sys]     one device state, JSON on stdout\n"
@@ -53,6 +54,13 @@ const std::vector<Rule> & rules() {
     static const std::vector<Rule> table = {
         {"--dir", {Verb::run}, [](O & o, S, S v) { o.dir = v; }},
         {"--data-limit-bytes", {Verb::run, Verb::selftest}, [](O & o, S n, S v) { o.data_limit_bytes = to_int(n, v, 1); }},
+        {"--cgroup-limit-bytes", {Verb::run}, [](O & o, S n, S v) { o.cgroup_limit_bytes = to_int(n, v, 1); }},
+        {"--cgroup-mode", {Verb::run}, [](O & o, S n, S v) {
+             if (v != "wanted" && v != "required") {
+                 throw UsageError(n + " is wanted or required, not '" + v + "'");
+             }
+             o.cgroup_mode = v;
+         }},
         {"--time-limit-s", {Verb::run}, [](O & o, S n, S v) { o.time_limit_s = to_seconds(n, v, false); }},
         {"--sample-ms", {Verb::run}, [](O & o, S n, S v) { o.sample_ms = to_int(n, v, 1); }},
         {"--device-ms", {Verb::run}, [](O & o, S n, S v) { o.device_ms = to_int(n, v, 1); }},
@@ -105,6 +113,9 @@ void check_complete(const Options & options) {
     }
     if (options.verb == Verb::run && (options.program.empty() || options.program.front().empty())) {
         throw UsageError("run needs a program after --");
+    }
+    if (!options.cgroup_mode.empty() && !options.cgroup_limit_bytes) {
+        throw UsageError("--cgroup-mode needs --cgroup-limit-bytes N");
     }
     if (options.verb == Verb::selftest && !options.data_limit_bytes) {
         throw UsageError("selftest needs --data-limit-bytes N");

@@ -14,6 +14,8 @@ struct Options {
     Verb verb = Verb::help;
     std::string dir;
     std::optional<int64_t> data_limit_bytes;
+    std::optional<int64_t> cgroup_limit_bytes;
+    std::string cgroup_mode;  // required: without that limit nothing is started; else it is only wanted
     std::optional<double> time_limit_s;
     int64_t sample_ms = 20;
     int64_t device_ms = 250;

@@ -1,5 +1,7 @@
 #include "result.h"
 
+#include <signal.h>
+
 #include <cstring>
 
 #include "json_writer.h"
@@ -21,6 +23,33 @@ std::string how_it_ended(const CellOutcome & outcome) {
         return "the program ended by " + signal_name(*outcome.signal);
     }
     return "the program ended with exit code " + std::to_string(outcome.exit_code.value_or(-1));
+}
+
+// By the cgroup's own count, and not by our last resort.
+std::optional<bool> oom_killed(const RunRecord & record) {
+    if (!record.cgroup || !record.cgroup->usage.oom_kills || !record.outcome) {
+        return std::nullopt;
+    }
+    const CellOutcome & outcome = *record.outcome;
+    return *record.cgroup->usage.oom_kills > 0 && outcome.signal == SIGKILL && !outcome.killed_by_us;
+}
+
+void write_cgroup(JsonWriter & json, const RunRecord & record) {
+    json.key("cgroup");
+    if (!record.cgroup) {
+        json.null();
+        return;
+    }
+    const CgroupRecord & cgroup = *record.cgroup;
+    const bool had = cgroup.unavailable.empty();
+    const auto if_had = [&](const auto & value) { return had ? std::optional(value) : std::nullopt; };
+    json.begin_object().field("mode", std::string(cgroup.required ? "required" : "wanted"));
+    json.field("reason", had ? std::nullopt : std::optional(cgroup.unavailable));
+    json.field("version", if_had(cgroup.version)).field("path", if_had(cgroup.path));
+    json.field("limit_bytes", if_had(cgroup.limit_bytes)).field("swap_limited", if_had(cgroup.swap_limited));
+    json.field("peak_bytes", cgroup.usage.peak_bytes).field("failcnt", cgroup.usage.failcnt);
+    json.field("oom_kills", cgroup.usage.oom_kills).field("oom_killed", oom_killed(record));
+    json.field("removed", if_had(cgroup.removed)).end_object();
 }
 
 // Fields that only a started program has; all null when there was none.
@@ -69,6 +98,9 @@ Verdict judge(const RunRecord & record) {
     if (record.limit_test && !record.limit_test->enforced) {
         return {"limit_not_enforced", record.limit_test->detail};
     }
+    if (record.cgroup && record.cgroup->required && !record.cgroup->unavailable.empty()) {
+        return {"cgroup_unavailable", "no memory cgroup: " + record.cgroup->unavailable};
+    }
     if (!record.outcome) {
         return {"killed", record.stop_reason + " before the program was started"};
     }
@@ -78,6 +110,10 @@ Verdict judge(const RunRecord & record) {
     }
     if (!outcome.spawn_failure.empty()) {
         return {"spawn_failed", outcome.spawn_failure};
+    }
+    if (oom_killed(record).value_or(false)) {
+        return {"killed", how_it_ended(outcome) + ", for its cgroup's limit of " +
+                              std::to_string(record.cgroup->limit_bytes) + " bytes was reached"};
     }
     if (outcome.signal == SIGKILL) {
         // Nobody kills himself that way: the kernel or a phone's low-memory killer did, or a person.
@@ -109,6 +145,7 @@ std::string result_json(const Options & options, const RunRecord & record) {
     json.field("data_limit_bytes", options.data_limit_bytes);
     json.field("data_limit_enforced",
                record.limit_test ? std::optional<bool>(record.limit_test->enforced) : std::nullopt);
+    write_cgroup(json, record);
     json.field("oom_kills", record.oom_kills);
     write_outcome(json, outcome, ran);
     json.key("sensors");

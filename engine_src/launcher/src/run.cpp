@@ -7,6 +7,28 @@
 
 namespace launcher {
 
+namespace {
+
+// The limit may be had or not; the record says which, and why not.
+CgroupRecord make_cgroup(const Options & options, CgroupDirs & dirs, std::optional<MemoryCgroup> & cgroup) {
+    CgroupRecord record;
+    record.required = options.cgroup_mode == "required";
+    try {
+        const CgroupHierarchy hierarchy = find_memory_hierarchy(options.proc_root, options.sys_root);
+        remove_stale_cgroups(hierarchy, dirs);
+        cgroup.emplace(hierarchy, *options.cgroup_limit_bytes, dirs);
+        record.version = hierarchy.version;
+        record.path = cgroup->path();
+        record.limit_bytes = cgroup->limit_bytes();
+        record.swap_limited = cgroup->swap_limited();
+    } catch (const CgroupUnavailable & error) {
+        record.unavailable = error.what();
+    }
+    return record;
+}
+
+}  // namespace
+
 void run(const Options & options, Signals & signals) {
     close_all_on_exec();
     ProcessTree tree;
@@ -25,15 +47,27 @@ void run(const Options & options, Signals & signals) {
     if (options.data_limit_bytes) {
         record.limit_test = test_data_limit(*options.data_limit_bytes);
     }
+    bool may_start = !record.limit_test || record.limit_test->enforced;
+    CgroupDirs cgroup_dirs;
+    std::optional<MemoryCgroup> cgroup;
+    if (options.cgroup_limit_bytes && may_start) {
+        record.cgroup = make_cgroup(options, cgroup_dirs, cgroup);
+        may_start = cgroup || !record.cgroup->required;
+    }
     record.entry = read_device_state(options.proc_root, options.sys_root);
-    const bool may_start = !record.limit_test || record.limit_test->enforced;
     if (may_start && probed) {
         record.probe_before = run_probe(options.probe_s, options.probe_file, stop);
     }
     const auto oom_before = read_oom_kills(options.proc_root);
     record.started_unix_s = unix_s();
     if (may_start && !signals.stop_asked()) {
-        record.outcome = run_cell(options, files, signals, tree);
+        record.outcome = run_cell(options, cgroup ? cgroup->entrance() : -1, files, signals, tree);
+    }
+    if (cgroup) {
+        if (record.outcome && record.outcome->spawn_failure.empty()) {
+            record.cgroup->usage = cgroup->usage();
+        }
+        record.cgroup->removed = cgroup->release();
     }
     record.ended_unix_s = unix_s();
     const auto oom_after = read_oom_kills(options.proc_root);

@@ -18,7 +18,7 @@ namespace launcher {
 
 namespace {
 
-enum class Step : int { group, limit, directory, streams, exec };
+enum class Step : int { group, cgroup, limit, directory, streams, exec };
 
 struct Failure {
     Step step;
@@ -50,6 +50,10 @@ std::vector<char *> pointers(std::vector<std::string> & texts) {
     }
     if (setpgid(0, 0) != 0) {
         report_and_exit(report_fd, Step::group, errno);
+    }
+    // Before it has memory of its own, so that all of it is charged there.
+    if (request.cgroup_entrance >= 0 && write(request.cgroup_entrance, "0", 1) != 1) {
+        report_and_exit(report_fd, Step::cgroup, errno);
     }
     if (!request.cwd.empty() && chdir(request.cwd.c_str()) != 0) {
         report_and_exit(report_fd, Step::directory, errno);
@@ -166,6 +170,7 @@ SpawnedProgram::Progress SpawnedProgram::progress() {
         const std::string why = std::string(": ") + std::strerror(failure.error);
         switch (failure.step) {
             case Step::group: failure_ = "cannot make a process group" + why; break;
+            case Step::cgroup: failure_ = "cannot enter the memory cgroup" + why; break;
             case Step::limit: failure_ = "cannot set RLIMIT_DATA" + why; break;
             case Step::directory: failure_ = "cannot enter " + cwd_ + why; break;
             case Step::streams: failure_ = "cannot redirect the output" + why; break;

@@ -17,6 +17,7 @@ struct SpawnRequest {
     std::vector<std::string> env;  // K=V: added to PATH, HOME and LANG
     std::string cwd;               // empty: the launcher's
     std::optional<int64_t> data_limit_bytes;
+    int cgroup_entrance = -1;  // cgroup.procs, open for writing, of the cgroup to be in; negative: the launcher's
     int stdout_fd = -1;
     int stderr_fd = -1;
 };

@@ -22,6 +22,7 @@ TEST(options_of_a_run) {
     EQUAL(options.probe_s, 0.0);
     EQUAL(options.sample_ms, 20);
     EQUAL(options.device_ms, 250);
+    THAT(!options.cgroup_limit_bytes);
     EQUAL(options.env.size(), size_t{2});
     EQUAL(options.env[0], "A=b=c");
     EQUAL(options.program.size(), size_t{5});  // all after the first --, untouched
@@ -41,6 +42,10 @@ TEST(options_that_are_wrong_are_named) {
     EQUAL(refusal({"run", "--time-limit-s", "0"}), "--time-limit-s takes seconds above 0, not '0'");
     EQUAL(refusal({"run", "--time-limit-s", "nan"}), "--time-limit-s takes seconds above 0, not 'nan'");
     EQUAL(refusal({"probe", "--probe-s", "-1"}), "--probe-s takes seconds (0 for none), not '-1'");
+    EQUAL(refusal({"run", "--cgroup-limit-bytes", "1", "--cgroup-mode", "on"}),
+          "--cgroup-mode is wanted or required, not 'on'");
+    EQUAL(refusal({"run", "--dir", "d", "--cgroup-mode", "wanted", "--", "p"}),
+          "--cgroup-mode needs --cgroup-limit-bytes N");
     EQUAL(refusal({"run", "--env", "=x"}), "--env takes NAME=VALUE, not '=x'");
     THAT(refusal({}).find("a command is missing") == 0);
     THAT(refusal({"start"}).find("unknown command 'start'") == 0);

@@ -37,6 +37,42 @@ TEST(status_of_programs_that_were_ended) {
     THAT(judge(out_of_memory).detail.find("ran out of memory") != std::string::npos);
 }
 
+TEST(a_kill_by_the_cgroup_is_told_from_others) {
+    RunRecord record = ended({}, SIGKILL);
+    record.cgroup = launcher::CgroupRecord{};
+    record.cgroup->limit_bytes = 4096;
+    record.cgroup->usage.oom_kills = 0;
+    record.oom_kills = 1;  // another process of the device
+    THAT(judge(record).detail.find("4096") == std::string::npos);
+    record.cgroup->usage.oom_kills = 1;
+    EQUAL(judge(record).status, "killed");
+    EQUAL(judge(record).detail, "the program ended by SIGKILL, for its cgroup's limit of 4096 bytes was reached");
+
+    const auto told = [&] { return launcher::result_json(launcher::Options{}, record); };
+    THAT(told().find("\"oom_killed\":true") != std::string::npos);
+    record.outcome->killed_by_us = true;
+    THAT(told().find("\"oom_killed\":false") != std::string::npos);
+    record.cgroup->usage.oom_kills.reset();
+    THAT(told().find("\"oom_killed\":null") != std::string::npos);
+    record = ended(1, {});
+    record.cgroup = launcher::CgroupRecord{};
+    record.cgroup->usage.oom_kills = 1;  // a process that the program had started
+    THAT(told().find("\"oom_killed\":false") != std::string::npos);
+    EQUAL(judge(record).status, "failed");
+}
+
+TEST(a_required_cgroup_that_cannot_be_had_is_no_start) {
+    RunRecord record;
+    record.cgroup = launcher::CgroupRecord{};
+    record.cgroup->unavailable = "none here";
+    record.cgroup->required = true;
+    EQUAL(judge(record).status, "cgroup_unavailable");
+    EQUAL(judge(record).detail, "no memory cgroup: none here");
+    record.cgroup->required = false;
+    record.outcome = ended(0, {}).outcome;
+    EQUAL(judge(record).status, "ok");
+}
+
 TEST(status_of_programs_that_never_ran) {
     RunRecord absent = ended({}, {});
     absent.outcome->spawn_failure = "cannot start x: No such file or directory";
