@@ -4,87 +4,101 @@
 
 namespace moe {
 
-Arena::Arena(uint32_t n_slots, uint32_t n_keys) : Arena(n_slots, std::vector<uint64_t>(n_keys, 1), n_slots) {}
+Arena::Arena(uint32_t n_slots, uint32_t n_keys) : Arena(ArenaShape::uniform(n_slots, n_keys), "lru") {}
 
-Arena::Arena(uint32_t n_slots, std::vector<uint64_t> costs, uint64_t capacity)
-    : slots_(n_slots), slot_of_key_(costs.size(), kNone), costs_(std::move(costs)), capacity_(capacity) {
-    // Taken from the back: low slots first, so that a part-filled arena touches as little memory as possible.
-    for (uint32_t slot = n_slots; slot-- > 0;) {
-        free_.push_back(slot);
+Arena::Arena(const ArenaShape & shape, const std::string & policy)
+    : Arena(shape, make_eviction_policy(policy, shape)) {}
+
+Arena::Arena(ArenaShape shape, std::unique_ptr<EvictionPolicy> policy)
+    : shape_(std::move(shape)),
+      policy_(std::move(policy)),
+      slots_(shape_.n_slots()),
+      pinned_(shape_.n_slots(), false),
+      slot_of_key_(shape_.experts.size(), kNone),
+      free_(shape_.n_classes()),
+      resident_by_class_(shape_.n_classes(), 0) {
+    for (uint32_t c = 0; c < shape_.n_classes(); ++c) {
+        first_slots_.push_back(shape_.first_slot(c));
+        // Taken from the back: low slots first, so that a part-filled arena touches as little memory as possible.
+        for (uint32_t slot = shape_.first_slot(c + 1); slot-- > shape_.first_slot(c);) {
+            slots_[slot].slot_class = c;
+            free_[c].push_back(slot);
+        }
     }
 }
 
+void Arena::begin_pass() {
+    ++pass_;
+    n_reached_ = 0;
+    policy_->begin_pass();
+}
+
+void Arena::reach(uint32_t block) {
+    n_reached_ = block + 1;
+    policy_->reach(block);
+}
+
 void Arena::touch(uint32_t slot) {
-    unlink(slot);
-    link_newest(slot);
+    slots_[slot].current_in = pass_;
+    policy_->use(slot);
+}
+
+void Arena::retain(uint32_t slot) {
+    slots_[slot].current_in = pass_;
+    policy_->retain(slot);
+}
+
+// The smallest from this one on that has a free slot; n_classes: none.
+uint32_t Arena::free_class(uint32_t slot_class) const {
+    while (slot_class < shape_.n_classes() && free_[slot_class].empty()) {
+        ++slot_class;
+    }
+    return slot_class;
 }
 
 uint32_t Arena::acquire(uint32_t key, Recency recency) {
-    while (free_.empty() || used_ + costs_[key] > capacity_) {
-        uint32_t victim = oldest_;
-        while (victim != kNone && slots_[victim].pinned) {
-            victim = slots_[victim].newer;
-        }
+    const ArenaShape::Expert & expert = shape_.experts[key];
+    uint32_t slot_class = free_class(expert.slot_class);
+    while (slot_class == shape_.n_classes() || used_ + expert.cost > shape_.capacity) {
+        // Where only the capacity is exhausted, any resident's leaving helps.
+        const uint32_t least_class = slot_class == shape_.n_classes() ? expert.slot_class : 0;
+        const uint32_t victim = policy_->victim({expert.block, expert.cost, least_class, pinned_});
         if (victim == kNone) {
             return kNone;
         }
         evict(victim);
+        slot_class = free_class(expert.slot_class);
     }
-    const uint32_t slot = free_.back();
-    free_.pop_back();
+    const uint32_t slot = free_[slot_class].back();
+    free_[slot_class].pop_back();
     slots_[slot].key = key;
+    slots_[slot].current_in = pass_;
     slot_of_key_[key] = slot;
-    used_ += costs_[key];
-    if (recency == Recency::newest) {
-        link_newest(slot);
-    } else {
-        link_oldest(slot);
-    }
+    used_ += expert.cost;
+    policy_->add({slot, key, expert.block, expert.cost}, recency);
     ++n_resident_;
+    ++resident_by_class_[slot_class];
     return slot;
 }
 
 void Arena::evict(uint32_t slot) {
+    const bool current = slots_[slot].current_in == pass_;
+    const bool left = shape_.experts[slots_[slot].key].block < n_reached_;
+    ++(current ? left ? evictions_.current_left : evictions_.current_right
+               : left ? evictions_.stale_left : evictions_.stale_right);
     discard(slot);
-    ++evictions_;
 }
 
 void Arena::discard(uint32_t slot) {
-    unlink(slot);
-    slot_of_key_[slots_[slot].key] = kNone;
-    used_ -= costs_[slots_[slot].key];
-    slots_[slot] = Slot{};
-    free_.push_back(slot);
+    policy_->remove(slot);
+    const uint32_t key = slots_[slot].key;
+    slot_of_key_[key] = kNone;
+    used_ -= shape_.experts[key].cost;
+    slots_[slot].key = kNone;
+    pinned_[slot] = false;
+    free_[slots_[slot].slot_class].push_back(slot);
     --n_resident_;
-}
-
-void Arena::link_newest(uint32_t slot) {
-    slots_[slot].older = newest_;
-    slots_[slot].newer = kNone;
-    if (newest_ != kNone) {
-        slots_[newest_].newer = slot;
-    } else {
-        oldest_ = slot;
-    }
-    newest_ = slot;
-}
-
-void Arena::link_oldest(uint32_t slot) {
-    slots_[slot].newer = oldest_;
-    slots_[slot].older = kNone;
-    if (oldest_ != kNone) {
-        slots_[oldest_].older = slot;
-    } else {
-        newest_ = slot;
-    }
-    oldest_ = slot;
-}
-
-void Arena::unlink(uint32_t slot) {
-    const uint32_t older = slots_[slot].older;
-    const uint32_t newer = slots_[slot].newer;
-    (older != kNone ? slots_[older].newer : oldest_) = newer;
-    (newer != kNone ? slots_[newer].older : newest_) = older;
+    --resident_by_class_[slots_[slot].slot_class];
 }
 
 }  // namespace moe

@@ -1,48 +1,65 @@
-// Which expert sits in which slot: residency, recency and pins. Pure bookkeeping; it owns no expert's bytes.
+// Which expert sits in which slot: residency, slot classes and pins. Pure bookkeeping; it owns no expert's bytes.
 #pragma once
 
+#include "arena_shape.h"
+#include "eviction.h"
+
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace moe {
 
-// Least recently used of everything that is not pinned gives way, across all layers.
+// An expert sits in a slot of its class or above. Who gives way when there is none is the policy's choice.
 class Arena {
 public:
-    static constexpr uint32_t kNone = UINT32_MAX;
-    enum class Recency { newest, oldest };
+    static constexpr uint32_t kNone = kNoSlot;
+    using Recency = moe::Recency;
 
-    // Keys are 0 .. n_keys - 1, one per expert of the model.
+    // The policy must have been made for this shape.
+    Arena(ArenaShape shape, std::unique_ptr<EvictionPolicy> policy);
+    Arena(const ArenaShape & shape, const std::string & policy);
+    // One slot class, one block, least recently used.
     Arena(uint32_t n_slots, uint32_t n_keys);
-
-    // The same, where the residents' costs must not add up to more than `capacity` either. Key k costs costs[k]. For
-    // experts that stand for others, of different sizes: those of a recorded trace.
-    Arena(uint32_t n_slots, std::vector<uint64_t> costs, uint64_t capacity);
 
     uint32_t n_slots() const { return static_cast<uint32_t>(slots_.size()); }
     uint32_t n_resident() const { return n_resident_; }
-    uint64_t evictions() const { return evictions_; }
+    const EvictionCounts & evictions() const { return evictions_; }
+
+    // Of one class: its slots, and those of them that hold an expert.
+    uint32_t n_slots(uint32_t slot_class) const { return shape_.slots[slot_class]; }
+    uint32_t n_resident(uint32_t slot_class) const { return resident_by_class_[slot_class]; }
+    // Of this class and above: the slots that its experts can be in.
+    uint32_t usable_slots(uint32_t slot_class) const { return n_slots() - first_slot(slot_class); }
+    uint32_t first_slot(uint32_t slot_class) const { return first_slots_[slot_class]; }
+    uint32_t slot_class(uint32_t key) const { return shape_.experts[key].slot_class; }
 
     uint32_t find(uint32_t key) const { return slot_of_key_[key]; }  // kNone: not resident
     bool resident(uint32_t slot) const { return slots_[slot].key != kNone; }
-    bool pinned(uint32_t slot) const { return slots_[slot].pinned; }
+    bool pinned(uint32_t slot) const { return pinned_[slot]; }
 
-    // Marks a resident expert as just used.
+    // A forward pass begins; it has reached the block. Blocks come in ascending order within a pass.
+    void begin_pass();
+    void reach(uint32_t block);
+
+    // Marks a resident expert as just used; as one that is expected to be used.
     void touch(uint32_t slot);
+    void retain(uint32_t slot);
 
-    // Gives `key` a slot: a free one, else that of the least recently used expert without a pin, which
-    // is evicted. kNone when the pinned leave no room. `key` must not be resident. `oldest`: it is the next to give way.
+    // Gives `key` a slot: a free one of its own class, else a free larger one, else that of an expert without a pin,
+    // which is evicted. kNone when the pinned leave no room. `key` must not be resident. That it is used, touch() says.
     uint32_t acquire(uint32_t key, Recency recency = Recency::newest);
 
-    // Whether experts that cost `cost` together would fit if nothing else were resident.
-    bool could_hold(uint64_t n_experts, uint64_t cost) const {
-        return n_experts <= slots_.size() && cost <= capacity_;
+    // Whether so many experts of a class, which cost `cost` together, would fit if nothing else were resident.
+    bool could_hold(uint64_t n_experts, uint64_t cost, uint32_t slot_class = 0) const {
+        return n_experts <= usable_slots(slot_class) && cost <= shape_.capacity;
     }
-    uint64_t cost(uint32_t key) const { return costs_[key]; }
+    uint64_t cost(uint32_t key) const { return shape_.experts[key].cost; }
 
     // A pinned slot is never given away.
-    void pin(uint32_t slot) { slots_[slot].pinned = true; }
-    void unpin(uint32_t slot) { slots_[slot].pinned = false; }
+    void pin(uint32_t slot) { pinned_[slot] = true; }
+    void unpin(uint32_t slot) { pinned_[slot] = false; }
 
     // The expert loses its slot to someone else's need: counted.
     void evict(uint32_t slot);
@@ -53,25 +70,25 @@ public:
 private:
     struct Slot {
         uint32_t key = kNone;
-        uint32_t older = kNone;  // neighbours in order of use
-        uint32_t newer = kNone;
-        bool pinned = false;
+        uint32_t slot_class = 0;
+        uint64_t current_in = 0;  // the last pass in which it was used, brought in or kept
     };
 
-    void link_newest(uint32_t slot);
-    void link_oldest(uint32_t slot);
-    void unlink(uint32_t slot);
+    uint32_t free_class(uint32_t slot_class) const;
 
+    const ArenaShape shape_;
+    std::unique_ptr<EvictionPolicy> policy_;
+    std::vector<uint32_t> first_slots_;  // by class
     std::vector<Slot> slots_;
+    std::vector<bool> pinned_;
     std::vector<uint32_t> slot_of_key_;
-    std::vector<uint64_t> costs_;
-    uint64_t capacity_;
+    std::vector<std::vector<uint32_t>> free_;  // by class
+    std::vector<uint32_t> resident_by_class_;
     uint64_t used_ = 0;
-    std::vector<uint32_t> free_;
-    uint32_t oldest_ = kNone;
-    uint32_t newest_ = kNone;
     uint32_t n_resident_ = 0;
-    uint64_t evictions_ = 0;
+    uint64_t pass_ = 0;
+    uint32_t n_reached_ = 0;  // blocks, in this pass
+    EvictionCounts evictions_;
 };
 
 }  // namespace moe

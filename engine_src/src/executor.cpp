@@ -46,6 +46,7 @@ void Executor::compute(ggml_cgraph * graph, ggml_backend_t cpu) {
     const int64_t store_waited_ns = store_.waited_ns();
     graph_ = graph;
     cpu_ = cpu;
+    store_.begin_pass();
     try {
         run(graph);
     } catch (...) {

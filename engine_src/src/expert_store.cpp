@@ -11,15 +11,16 @@ namespace moe {
 namespace {
 
 Arena make_arena(const Catalog & catalog, const StoreOptions & options) {
-    if (options.block_costs.empty()) {
-        return Arena(options.n_slots, catalog.n_keys());
-    }
-    std::vector<uint64_t> costs;
-    costs.reserve(catalog.n_keys());
+    ArenaShape shape;
+    shape.slots = {options.n_slots};
     for (uint32_t b = 0; b < catalog.blocks().size(); ++b) {
-        costs.insert(costs.end(), catalog.block(b).n_expert, options.block_costs[b]);
+        const uint64_t cost = options.block_costs.empty() ? 1 : options.block_costs[b];
+        shape.experts.insert(shape.experts.end(), catalog.block(b).n_expert, {0, b, cost});
     }
-    return Arena(options.n_slots, std::move(costs), options.capacity);
+    if (!options.block_costs.empty()) {
+        shape.capacity = options.capacity;
+    }
+    return Arena(shape, options.policy);
 }
 
 }  // namespace
@@ -53,6 +54,7 @@ bool ExpertStore::resident(uint32_t block, uint32_t expert) const {
 std::unique_ptr<LayerExperts> ExpertStore::begin(uint32_t block, const std::vector<uint32_t> & experts,
                                                  uint32_t first_part, std::vector<Residency> & residency) {
     collect_speculation();
+    arena_.reach(block);
     auto layer = std::make_unique<LayerExperts>(io_);
     layer->block = block;
 
@@ -102,6 +104,7 @@ std::unique_ptr<LayerExperts> ExpertStore::begin(uint32_t block, const std::vect
 }
 
 std::unique_ptr<LayerExperts> ExpertStore::begin_load_all(uint32_t block) {
+    arena_.reach(block);
     auto layer = std::make_unique<LayerExperts>(io_);
     layer->block = block;
     std::vector<uint32_t> all(catalog_.block(block).n_expert);
@@ -112,6 +115,8 @@ std::unique_ptr<LayerExperts> ExpertStore::begin_load_all(uint32_t block) {
     stream(*layer, std::move(all));
     return layer;
 }
+
+void ExpertStore::begin_pass() { arena_.begin_pass(); }
 
 // Experts that a speculative read has brought in part are adopted: what it has read need not be read again.
 void ExpertStore::load(LayerExperts & layer, const std::vector<uint32_t> & missing, uint32_t first_part) {
@@ -196,7 +201,7 @@ bool ExpertStore::retain(uint32_t block, uint32_t expert) {
     if (!resident(block, expert)) {
         return false;
     }
-    arena_.touch(arena_.find(key(block, expert)));
+    arena_.retain(arena_.find(key(block, expert)));
     ++counters_.retained;
     return true;
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace moe {
@@ -19,7 +20,7 @@ namespace moe {
 struct StoreCounters {
     uint64_t hits = 0;
     uint64_t misses = 0;
-    uint64_t evictions = 0;
+    EvictionCounts evictions;
     uint64_t speculated = 0;         // experts that speculation brought in whole
     uint64_t speculated_useful = 0;  // of these, those that a layer then needed
     uint64_t retained = 0;
@@ -52,6 +53,7 @@ struct StoreOptions {
     // Instead of one slot per expert, of each block: what one of its experts costs, and the capacity for all.
     std::vector<uint64_t> block_costs;
     uint64_t capacity = 0;
+    std::string policy = "lru";  // of eviction
 };
 
 // Used by one thread, which is also the only one that waits for reads.
@@ -60,6 +62,9 @@ public:
     // Everything passed in must outlive it.
     ExpertStore(const Catalog & catalog, const SlotLayout & layout, IoPool & io, const StoreOptions & options);
     ~ExpertStore();
+
+    // A forward pass begins: call it once per decode.
+    void begin_pass();
 
     // What speculation has read counts once it is collected.
     bool resident(uint32_t block, uint32_t expert) const;
@@ -75,11 +80,11 @@ public:
     // Takes the pins away. Experts that have not been read completely, because computing was given up, are forgotten.
     void end(LayerExperts & layer);
 
-    // A predicted expert: if it is resident, it becomes the last to be evicted. Whether it was.
+    // A predicted expert: if it is resident, it is kept as if it were used now. Whether it was.
     bool retain(uint32_t block, uint32_t expert);
 
-    // Reads an expert ahead of its use, into the place of the least recently used one. Until a layer needs it, it is the
-    // next to be evicted itself. False when it is resident or on its way already, or nothing can give way.
+    // Reads an expert ahead of its use, into the place of the one that the policy names. Until a layer needs it, it is (but
+    // for policies by pass) the next to be evicted itself. False when it is resident or on its way already, or nothing can give way.
     bool speculate(uint32_t block, uint32_t expert);
 
     // Takes in what speculation has read completely.

@@ -179,7 +179,8 @@ public:
         counters.requests = e.requests;
         counters.hits = store.hits;
         counters.misses = store.misses;
-        counters.evictions = store.evictions;
+        counters.evictions = store.evictions.total();
+        counters.eviction_groups = store.evictions;
         counters.resident_bytes = store.resident * layout_.stride();
         counters.stall_ms = e.stall_ms;
         counters.manage_ms = e.manage_ms;

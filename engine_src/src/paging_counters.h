@@ -1,6 +1,8 @@
 // What the pager counts.
 #pragma once
 
+#include "eviction.h"
+
 #include <cstdint>
 #include <optional>
 
@@ -12,6 +14,7 @@ struct PagerCounters {
     uint64_t hits = 0;
     uint64_t misses = 0;
     uint64_t evictions = 0;
+    EvictionCounts eviction_groups;  // the same, divided
     uint64_t reads = 0;
     uint64_t read_bytes = 0;  // asked from storage: aligned windows under direct I/O; speculative reads included
     struct Foresight {

@@ -122,7 +122,7 @@ void unused_speculation_is_the_first_to_be_evicted() {
     f.await_reads(3 * kParts);
     f.use(1, {2, 3});
     CHECK(f.store.resident(0, 0) && f.store.resident(0, 1) && !f.store.resident(1, 5));
-    CHECK(f.store.counters().evictions == 1);
+    CHECK(f.store.counters().evictions.total() == 1);
     // The next that takes the slot is not taken for a speculative one.
     f.use(1, {2, 3});
     CHECK((f.residency == std::vector<R>{R::hit, R::hit}));
