@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -34,16 +35,12 @@ class ModelNumbers(Protocol):
     """What the plan needs to know of the model; `harness.models` reads it from the file."""
 
     @property
-    def n_moe_layer(self) -> int:
-        """Layers with routed experts."""
-
-    @property
     def n_expert(self) -> int:
-        """Routed experts in each of them."""
+        """Routed experts in each MoE layer."""
 
     @property
-    def expert_bytes_max(self) -> int:
-        """Bytes of the largest single expert."""
+    def layer_expert_bytes(self) -> tuple[int, ...]:
+        """Bytes of all routed experts of each MoE layer."""
 
     @property
     def n_ctx_train(self) -> int | None:
@@ -115,9 +112,16 @@ def _spaced(order: Sequence[tuple[str, str, Role]], spacing_s: float) -> tuple[P
 
 
 def cache_mib(fraction: float, model: ModelNumbers) -> int:
-    """The fewest whole MiB that surely hold `fraction` of the model's experts at once."""
-    slots = math.ceil(fraction * model.n_moe_layer * model.n_expert - 1e-9)
-    return -(-slots * (model.expert_bytes_max + SLOT_PADDING_BYTES) // MIB)
+    """The fewest whole MiB that surely hold `fraction` of the model's experts at once.
+
+    The engine gives experts of different sizes slots of their own size, each size its share.
+    """
+    layers_of = Counter(-(-layer // model.n_expert) for layer in model.layer_expert_bytes)
+    needed = 0
+    for expert_bytes, n_layer in layers_of.items():
+        slots = math.ceil(fraction * n_layer * model.n_expert - 1e-9)
+        needed += slots * (expert_bytes + SLOT_PADDING_BYTES)
+    return -(-needed // MIB)
 
 
 def _cells_at_levels(

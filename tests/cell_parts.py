@@ -23,11 +23,14 @@ PLAIN = EngineSettings(threads=1, n_ctx=64, n_batch=16)
 class Numbers:
     """What a plan needs to know of a model; a slot takes 3 MiB."""
 
-    n_moe_layer: int = 8
     n_expert: int = 32
-    expert_bytes_max: int = 3 * MIB - SLOT_PADDING_BYTES
+    expert_bytes: tuple[int, ...] = (3 * MIB - SLOT_PADDING_BYTES,) * 8  # of one in each MoE layer
     n_ctx_train: int | None = 4096
     file_bytes: int = 800 * MIB
+
+    @property
+    def layer_expert_bytes(self) -> tuple[int, ...]:
+        return tuple(self.n_expert * one for one in self.expert_bytes)
 
 
 def make_arm(name: str = "baseline", n_predict: int = 4, **behaviour: Any) -> Arm:

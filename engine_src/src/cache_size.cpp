@@ -17,32 +17,24 @@ constexpr uint64_t cgroup_reserve = 32 * mebibyte;
 
 uint64_t less(uint64_t bytes, uint64_t taken) { return bytes - std::min(bytes, taken); }
 
-uint64_t mib_up(uint64_t bytes) { return (bytes + mebibyte - 1) / mebibyte; }
-
-std::string slots_and_mib(uint64_t slots, uint64_t mib) {
-    return std::to_string(slots) + (slots == 1 ? " slot (" : " slots (") + std::to_string(mib) + " MiB)";
+// "180 + 60 slots (1944 MiB)", smallest class first.
+template <typename Count>
+std::string slots_and_mib(const std::vector<Count> & slots, uint64_t mib) {
+    std::string text;
+    for (const Count n : slots) {
+        text += (text.empty() ? "" : " + ") + std::to_string(n);
+    }
+    return text + (text == "1" ? " slot (" : " slots (") + std::to_string(mib) + " MiB)";
 }
 
 }  // namespace
 
-TokenCycle token_cycle(const std::vector<MoeBlock> & blocks, uint32_t top_k) {
-    TokenCycle cycle;
-    for (const MoeBlock & block : blocks) {
-        const uint64_t used = std::min(top_k, block.n_expert);
-        cycle.slots += used;
-        cycle.bytes += used * block.expert_bytes();
-    }
-    return cycle;
-}
+uint64_t mebibytes_up(uint64_t bytes) { return (bytes + mebibyte - 1) / mebibyte; }
 
-std::optional<std::string> cliff_refusal(const TokenCycle & cycle, uint64_t slot_bytes, uint64_t cache_bytes,
-                                         bool cache_auto) {
-    const uint64_t slots = cache_bytes / slot_bytes;
-    if (slots >= cycle.slots || (cache_bytes == 0 && !cache_auto)) {
-        return std::nullopt;
-    }
+std::string cliff_refusal(const TokenCycle & cycle, const std::vector<uint32_t> & slots, uint64_t cache_bytes,
+                          bool cache_auto) {
     const uint64_t given_mib = cache_bytes / mebibyte;
-    const uint64_t least_mib = mib_up(cycle.slots * slot_bytes);
+    const uint64_t least_mib = mebibytes_up(cycle.least_bytes);
     const std::string given = cache_auto ? "--cache-mb auto" : "--cache-mb " + std::to_string(given_mib);
     const std::string remedy =
         cache_auto ? "free memory, lower --cache-floor-mb or raise --cache-ceil-mb or a memory limit; or give "

@@ -1,8 +1,6 @@
 // How large the expert cache should be, and when it is too small to be one. Pure arithmetic, no look at the machine.
 #pragma once
 
-#include "catalog.h"
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,21 +8,21 @@
 
 namespace moe {
 
-// What one token uses: top-k experts of every MoE block, or all of a block that has fewer. The slots that they take,
-// not the bytes, decide whether a cache holds them, because all slots have the stride of the largest expert.
+// What one token uses: top-k experts of every MoE block, or all of a block that has fewer.
 struct TokenCycle {
-    uint64_t slots = 0;
-    uint64_t bytes = 0;
+    std::vector<uint64_t> slots;  // of each size class that the cache counts in
+    uint64_t bytes = 0;           // that these take
+    uint64_t least_bytes = 0;     // the smallest cache in whole MiB that holds them
 };
 
-TokenCycle token_cycle(const std::vector<MoeBlock> & blocks, uint32_t top_k);
+uint64_t mebibytes_up(uint64_t bytes);
 
 // The LRU cliff: layers are used in a fixed order, so what was used longest ago is just what is needed next, and a
 // cache below one token's cycle evicts an expert before its layer comes round again. (The last few slots below the
 // cycle, less than one layer's top-k, can still hit what that layer's own last pass left.) Returns the line that
-// refuses such a cache (exit code memory); empty when a cycle fits, or when 0 bytes were asked for: no reuse is meant.
-std::optional<std::string> cliff_refusal(const TokenCycle & cycle, uint64_t slot_bytes, uint64_t cache_bytes,
-                                         bool cache_auto);
+// refuses a cache of `slots` per class that does not hold a cycle (exit code memory).
+std::string cliff_refusal(const TokenCycle & cycle, const std::vector<uint32_t> & slots, uint64_t cache_bytes,
+                          bool cache_auto);
 
 // Everything that --cache-mb auto depends on.
 struct CacheAuto {

@@ -85,7 +85,7 @@ void Executor::run(ggml_cgraph * graph) {
             begin_pass(node, ref);
         }
         const bool patched = in_memory(ref.part) && matmul_.patch(node, pass_->routing, pass_->experts->resident,
-                                                                  store_.weights(ref), store_.stride());
+                                                                  store_.part(ref));
         if (!patched) {
             run_nodes(next, stop.node);
             compute_part(node, ref);
@@ -254,7 +254,7 @@ void Executor::multiply(ggml_tensor * node, PartRef ref, const std::vector<Exper
         return;
     }
     const int64_t begin = now_ns();
-    matmul_.run(node, pass_->routing, where, store_.weights(ref), store_.stride(), cpu_);
+    matmul_.run(node, pass_->routing, where, store_.part(ref), cpu_);
     compute_ns_ += now_ns() - begin;
 }
 

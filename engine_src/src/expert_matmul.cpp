@@ -29,6 +29,10 @@ void grow(std::vector<float> & buffer, size_t n) {
     }
 }
 
+const PartRange & range_of(const PartSlots & slots, uint32_t slot) {
+    return *std::find_if(slots.begin(), slots.end(), [&](const PartRange & r) { return r.has(slot); });
+}
+
 constexpr size_t kGraphNodes = 8;
 constexpr size_t kGraphTensors = 8;
 
@@ -111,10 +115,16 @@ uint64_t gather_bytes(uint64_t row_floats, uint64_t n_tokens, uint64_t n_pairs) 
 
 }  // namespace
 
-uint64_t ExpertMatmul::scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert, uint64_t n_slots,
-                                     uint64_t n_tokens, uint64_t n_used) {
+uint64_t ExpertMatmul::scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert,
+                                     const std::vector<SlotRegion> & regions, uint64_t n_tokens, uint64_t n_used) {
     const uint64_t n_pairs = n_tokens * n_used;
-    if (row_table_fits(n_slots, n_pairs) && std::min(n_expert, n_pairs) <= n_slots) {
+    uint64_t n_slots = 0;
+    size_t n_sizes = 0;
+    for (const SlotRegion & region : regions) {
+        n_slots = std::max<uint64_t>(n_slots, region.slots);
+        n_sizes += region.slots > 0 ? 1 : 0;
+    }
+    if (n_sizes == 1 && row_table_fits(n_slots, n_pairs) && std::min(n_expert, n_pairs) <= n_slots) {
         return row_table_bytes(n_slots, n_pairs);  // one call covers any routing
     }
     return row_table_bytes(n_slots, n_pairs) + gather_bytes(n_in + n_out, n_tokens, n_pairs);
@@ -139,14 +149,15 @@ std::vector<ExpertSlot> by_slot(std::vector<ExpertSlot> where, const Routing & r
 }  // namespace
 
 bool ExpertMatmul::patch(ggml_tensor * node, const Routing & routing, const std::vector<ExpertSlot> & where,
-                         std::byte * weights, uint64_t slot_stride) {
+                         const PartSlots & slots) {
     uint32_t low = UINT32_MAX;
     uint32_t high = 0;
     for (const ExpertSlot & s : where) {
         low = std::min(low, s.slot);
         high = std::max(high, s.slot);
     }
-    if (!row_table_fits(uint64_t{high} - low + 1, routing.n_pairs())) {
+    const PartRange & range = range_of(slots, low);
+    if (!range.has(high) || !row_table_fits(uint64_t{high} - low + 1, routing.n_pairs())) {
         return false;
     }
     if (n_patched_ == patches_.size()) {
@@ -164,10 +175,10 @@ bool ExpertMatmul::patch(ggml_tensor * node, const Routing & routing, const std:
         }
     }
     p.slots = *p.weight;
-    p.slots.data = weights + low * slot_stride;
+    p.slots.data = range.at(low);
     p.slots.ne[2] = high - low + 1;
-    p.slots.nb[2] = slot_stride;
-    p.slots.nb[3] = slot_stride * static_cast<size_t>(p.slots.ne[2]);
+    p.slots.nb[2] = range.stride;
+    p.slots.nb[3] = range.stride * static_cast<size_t>(p.slots.ne[2]);
     p.slot_numbers = ggml_tensor{};
     p.slot_numbers.type = GGML_TYPE_I32;
     p.slot_numbers.data = p.numbers.data();
@@ -191,16 +202,16 @@ void ExpertMatmul::restore() {
     }
 }
 
-void ExpertMatmul::run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, std::byte * weights,
-                       uint64_t slot_stride, ggml_backend_t cpu) {
+void ExpertMatmul::run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where,
+                       const PartSlots & slots, ggml_backend_t cpu) {
     where = by_slot(std::move(where), routing);
     const auto row_floats = static_cast<uint64_t>(node->src[1]->ne[0] + node->ne[0]);
 
     // All rows of an expert stay in one call: the kernel picks its method by their number.
     const ExpertSlot * const end = where.data() + where.size();
     for (const ExpertSlot * it = where.data(); it != end;) {
-        Range range{it, it, 0};
-        while (range.end != end) {
+        Range range{it, it, &range_of(slots, it->slot), 0};
+        while (range.end != end && range.slots->has(range.end->slot)) {
             const size_t n_pairs = range.n_pairs + routing.n_pairs(range.end->expert);
             const bool fits = row_table_fits(range.end->slot - range.begin->slot + 1, n_pairs) &&
                               n_pairs * row_floats * sizeof(float) <= kGatherBytes;
@@ -210,15 +221,14 @@ void ExpertMatmul::run(ggml_tensor * node, const Routing & routing, std::vector<
             range.n_pairs = n_pairs;
             ++range.end;
         }
-        run_gathered(node, routing, range, weights, slot_stride, cpu);
+        run_gathered(node, routing, range, cpu);
         it = range.end;
     }
 }
 
 // The kernel has no way to skip a pair, so those of the range are copied out, computed as a batch of one-choice
 // tokens, and copied back.
-void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
-                                uint64_t slot_stride, ggml_backend_t cpu) {
+void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, const Range & range, ggml_backend_t cpu) {
     const ggml_tensor * src = node->src[1];
     if (src->type != GGML_TYPE_F32) {
         throw Error(ExitCode::other, std::string(node->name) + ": input is not float32");
@@ -261,7 +271,7 @@ void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, con
         input = leaf(GGML_TYPE_F32, {src->ne[0], 1, rows}, {in_bytes, in_bytes}, gathered_in_.data());
         ids = leaf(GGML_TYPE_I32, {1, rows, 1}, {sizeof(int32_t), 0}, slot_ids_.data());
     }
-    compute(node, range, weights, slot_stride, input, ids, gathered_out_.data(), cpu);
+    compute(node, range, input, ids, gathered_out_.data(), cpu);
 
     each_pair([&](size_t row, const ExpertSlot &, size_t token, size_t k) {
         auto * to = static_cast<std::byte *>(node->data) + k * node->nb[1] + token * node->nb[2];
@@ -269,11 +279,11 @@ void ExpertMatmul::run_gathered(ggml_tensor * node, const Routing & routing, con
     });
 }
 
-void ExpertMatmul::compute(const ggml_tensor * node, const Range & range, std::byte * weights, uint64_t slot_stride,
-                           ggml_tensor * input, ggml_tensor * ids, float * output, ggml_backend_t cpu) {
+void ExpertMatmul::compute(const ggml_tensor * node, const Range & range, ggml_tensor * input, ggml_tensor * ids,
+                           float * output, ggml_backend_t cpu) {
     const ggml_tensor * matrix = node->src[0];
     ggml_tensor * slots = leaf(matrix->type, {matrix->ne[0], matrix->ne[1], range.span()},
-                               {matrix->nb[1], slot_stride}, weights + range.begin->slot * slot_stride);
+                               {matrix->nb[1], range.slots->stride}, range.slots->at(range.begin->slot));
     ggml_tensor * result = ggml_mul_mat_id(ctx_.get(), slots, input, ids);
     std::memcpy(result->op_params, node->op_params, sizeof(result->op_params));  // precision hints
     ggml_set_name(result, node->name);

@@ -4,6 +4,8 @@
 // Kernel, arithmetic and the order of an expert's rows stay what they are in a plain run, hence the same bits.
 #pragma once
 
+#include "slot_memory.h"
+
 #include "ggml-backend.h"
 #include "ggml.h"
 
@@ -42,38 +44,38 @@ public:
     ExpertMatmul();
 
     // Memory that run() takes at most for a batch of `n_tokens`, beside what the CPU backend needs for any node.
-    static uint64_t scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert, uint64_t n_slots, uint64_t n_tokens,
-                                  uint64_t n_used);
+    static uint64_t scratch_bytes(uint64_t n_in, uint64_t n_out, uint64_t n_expert,
+                                  const std::vector<SlotRegion> & regions, uint64_t n_tokens, uint64_t n_used);
     // The same for the number of slots, `n_slots_most` or fewer, with which it is most.
     static uint64_t scratch_bytes_most(uint64_t n_in, uint64_t n_out, uint64_t n_slots_most, uint64_t n_tokens,
                                        uint64_t n_used);
 
     // Makes the node multiply by slots when it is computed as part of its graph: the weight becomes the slots, the ids
-    // become slot numbers. `where` holds every routed expert; `weights` is the address of the node's matrix in slot 0.
-    // False, and nothing done, when the slots lie too far apart for one call: then run() is the way.
-    bool patch(ggml_tensor * node, const Routing & routing, const std::vector<ExpertSlot> & where, std::byte * weights,
-               uint64_t slot_stride);
+    // become slot numbers. `where` holds every routed expert; `slots` is the node's matrix in all slots. False, and
+    // nothing done, when the experts' slots are not of one size or too far apart for one call: then run() is the way.
+    bool patch(ggml_tensor * node, const Routing & routing, const std::vector<ExpertSlot> & where,
+               const PartSlots & slots);
 
     // Gives all patched nodes back what they had.
     void restore();
 
     // Computes the rows of `node` that are routed to the experts of `where`, experts without rows among them. Throws
     // Error(other) when the backend fails.
-    void run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, std::byte * weights,
-             uint64_t slot_stride, ggml_backend_t cpu);
+    void run(ggml_tensor * node, const Routing & routing, std::vector<ExpertSlot> where, const PartSlots & slots,
+             ggml_backend_t cpu);
 
 private:
-    struct Range {
+    struct Range {  // experts in slots of one size
         const ExpertSlot * begin = nullptr;
         const ExpertSlot * end = nullptr;
+        const PartRange * slots = nullptr;
         size_t n_pairs = 0;
         uint32_t span() const { return (end - 1)->slot - begin->slot + 1; }
     };
 
-    void run_gathered(ggml_tensor * node, const Routing & routing, const Range & range, std::byte * weights,
-                      uint64_t slot_stride, ggml_backend_t cpu);
-    void compute(const ggml_tensor * node, const Range & range, std::byte * weights, uint64_t slot_stride,
-                 ggml_tensor * input, ggml_tensor * ids, float * output, ggml_backend_t cpu);
+    void run_gathered(ggml_tensor * node, const Routing & routing, const Range & range, ggml_backend_t cpu);
+    void compute(const ggml_tensor * node, const Range & range, ggml_tensor * input, ggml_tensor * ids, float * output,
+                 ggml_backend_t cpu);
     ggml_tensor * leaf(ggml_type type, const int64_t (&ne)[3], const size_t (&nb)[2], void * data);
 
     struct ContextDeleter {

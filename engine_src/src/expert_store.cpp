@@ -8,38 +8,34 @@
 
 namespace moe {
 
-namespace {
-
-Arena make_arena(const Catalog & catalog, const StoreOptions & options) {
-    ArenaShape shape;
-    shape.slots = {options.n_slots};
-    for (uint32_t b = 0; b < catalog.blocks().size(); ++b) {
-        const uint64_t cost = options.block_costs.empty() ? 1 : options.block_costs[b];
-        shape.experts.insert(shape.experts.end(), catalog.block(b).n_expert, {0, b, cost});
-    }
-    if (!options.block_costs.empty()) {
-        shape.capacity = options.capacity;
-    }
-    return Arena(shape, options.policy);
-}
-
-}  // namespace
-
 ExpertStore::ExpertStore(const Catalog & catalog, const SlotLayout & layout, IoPool & io, const StoreOptions & options)
     : catalog_(catalog),
       layout_(layout),
       io_(io),
       reuse_(options.reuse),
-      arena_(make_arena(catalog, options)),
-      memory_(options.n_slots * layout.stride()),
-      first_touch_pending_(options.n_slots, false) {}
+      arena_(options.arena, options.policy),
+      regions_(options.regions),
+      memory_(options.regions),
+      first_touch_pending_(arena_.n_slots(), false) {
+    for (uint32_t b = 0; b < catalog.blocks().size(); ++b) {
+        std::vector<PartSlots> parts;
+        for (uint32_t p = 0; p < n_parts(b); ++p) {
+            parts.push_back(memory_.part(layout.place({b, p})));
+        }
+        part_slots_.push_back(std::move(parts));
+    }
+}
 
 ExpertStore::~ExpertStore() = default;
 
 StoreCounters ExpertStore::counters() const {
     StoreCounters counters = counters_;
     counters.evictions = arena_.evictions();
-    counters.resident = arena_.n_resident();
+    // A region is a class, or all classes where these are another model's.
+    for (uint32_t r = 0; r < regions_.size(); ++r) {
+        const uint32_t resident = regions_.size() == 1 ? arena_.n_resident() : arena_.n_resident(r);
+        counters.resident_bytes += resident * regions_[r].slot_bytes;
+    }
     return counters;
 }
 
@@ -80,7 +76,7 @@ std::unique_ptr<LayerExperts> ExpertStore::begin(uint32_t block, const std::vect
     }
     counters_.hits += layer->resident.size();
     layer->n_hits = layer->resident.size();
-    if (arena_.could_hold(experts.size(), cost)) {
+    if (arena_.could_hold(experts.size(), cost, slot_class(block))) {
         counters_.misses += missing.size();
         load(*layer, missing, first_part);
         // Recency follows the order of use, hits and misses alike.
@@ -156,15 +152,16 @@ void ExpertStore::load(LayerExperts & layer, const std::vector<uint32_t> & missi
 // Nobody else's experts can stay: what is not pinned makes room for this layer's.
 void ExpertStore::stream(LayerExperts & layer, std::vector<uint32_t> missing) {
     stop_speculation();
-    // Half of the slots at least must be free to stream through.
-    while (layer.resident.size() > arena_.n_slots() / 2) {
+    const uint32_t first_slot = arena_.first_slot(slot_class(layer.block));
+    // Half of the slots that will do at least must be free to stream through.
+    while (layer.resident.size() > (arena_.n_slots() - first_slot) / 2) {
         arena_.evict(layer.resident.back().slot);
         missing.push_back(layer.resident.back().expert);
         layer.resident.pop_back();
     }
     std::sort(missing.begin(), missing.end());
     layer.streamed = std::move(missing);
-    for (uint32_t slot = 0; slot < arena_.n_slots(); ++slot) {
+    for (uint32_t slot = first_slot; slot < arena_.n_slots(); ++slot) {
         if (!arena_.pinned(slot)) {
             if (arena_.resident(slot)) {
                 arena_.evict(slot);
@@ -308,15 +305,10 @@ ReadRequest ExpertStore::request(PartRef ref, uint32_t expert, uint32_t slot) co
     request.shard = part.shard;
     request.offset = part.offset + expert * part.slice_bytes;
     request.size = part.slice_bytes;
-    request.window = memory_.data() + slot * layout_.stride() + place.window;
+    request.window = memory_.slot(slot) + place.window;
     request.shift = place.shift;
     request.tag = {block.layer, expert, ref.part};
     return request;
-}
-
-std::byte * ExpertStore::weights(PartRef ref) const {
-    const PartPlace & place = layout_.place(ref);
-    return memory_.data() + place.window + place.shift;
 }
 
 }  // namespace moe

@@ -1,13 +1,13 @@
 // The experts in memory: which are there, which are being read, and what is read ahead of its use.
 #pragma once
 
-#include "aligned_memory.h"
 #include "arena.h"
 #include "catalog.h"
 #include "expert_matmul.h"
 #include "io_pool.h"
 #include "residency.h"
 #include "slot_layout.h"
+#include "slot_memory.h"
 
 #include <cstdint>
 #include <memory>
@@ -24,7 +24,7 @@ struct StoreCounters {
     uint64_t speculated = 0;         // experts that speculation brought in whole
     uint64_t speculated_useful = 0;  // of these, those that a layer then needed
     uint64_t retained = 0;
-    uint64_t resident = 0;           // experts that have a slot now
+    uint64_t resident_bytes = 0;     // of the slots that hold an expert now
 };
 
 // The experts of one layer while it is computed.
@@ -48,12 +48,10 @@ struct LayerExperts {
 };
 
 struct StoreOptions {
-    uint32_t n_slots = 0;
-    bool reuse = true;  // false: experts are forgotten at the end of each layer
-    // Instead of one slot per expert, of each block: what one of its experts costs, and the capacity for all.
-    std::vector<uint64_t> block_costs;
-    uint64_t capacity = 0;
-    std::string policy = "lru";  // of eviction
+    ArenaShape arena;
+    std::vector<SlotRegion> regions;  // the memory of its slots, in their order
+    bool reuse = true;                // false: experts are forgotten at the end of each layer
+    std::string policy = "lru";       // of eviction
 };
 
 // Used by one thread, which is also the only one that waits for reads.
@@ -95,8 +93,7 @@ public:
 
     std::unique_ptr<ReadBatch> read(const std::vector<ReadRequest> & requests);
     ReadRequest request(PartRef ref, uint32_t expert, uint32_t slot) const;
-    std::byte * weights(PartRef ref) const;  // of slot 0
-    uint64_t stride() const { return layout_.stride(); }
+    const PartSlots & part(PartRef ref) const { return part_slots_[ref.block][ref.part]; }
     StoreCounters counters() const;
 
     // Spent so far in waiting for speculative reads that could no longer be taken back.
@@ -113,6 +110,7 @@ private:
     };
 
     uint32_t key(uint32_t block, uint32_t expert) const { return catalog_.block(block).first_key + expert; }
+    uint32_t slot_class(uint32_t block) const { return arena_.slot_class(catalog_.block(block).first_key); }
     uint32_t n_parts(uint32_t block) const { return static_cast<uint32_t>(catalog_.block(block).parts.size()); }
     bool whole(const Speculation & s) const;
     void stop(ReadBatch & batch);
@@ -127,7 +125,9 @@ private:
     IoPool & io_;
     const bool reuse_;
     Arena arena_;
-    AlignedMemory memory_;
+    const std::vector<SlotRegion> regions_;
+    const SlotMemory memory_;
+    std::vector<std::vector<PartSlots>> part_slots_;  // by block and part
     std::vector<bool> first_touch_pending_;  // per slot: speculation brought it in, and nobody has needed it yet
     std::vector<std::unique_ptr<Speculation>> speculations_;
     StoreCounters counters_;

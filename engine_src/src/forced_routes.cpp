@@ -35,9 +35,9 @@ struct Source {
 
 std::vector<Source> moe_layers(const RecordedRoutes & trace, uint64_t n_steps) {
     std::map<uint32_t, Source> by_layer;
-    for (const auto & [layer, bytes] : trace.expert_bytes) {
-        if (bytes > 0) {
-            by_layer[layer] = {trace.slot_bytes.value_or(bytes), std::vector<const RecordedRow *>(n_steps)};
+    for (const auto & [layer, size] : trace.layers) {
+        if (size.expert_bytes > 0) {
+            by_layer[layer] = {size.slot_bytes.value_or(size.expert_bytes), std::vector<const RecordedRow *>(n_steps)};
         }
     }
     for (size_t i = 0; i < trace.rows.size(); i += trace.n_used) {
@@ -88,9 +88,7 @@ ForcedRoutes ForcedRoutes::read(const std::string & path, const std::vector<MoeB
         }
         forced.layers_.push_back(std::move(layer));
     }
-    for (size_t b = 0; b < blocks.size(); ++b) {
-        forced.total_expert_bytes_ += forced.expert_bytes(static_cast<uint32_t>(b)) * blocks[b].n_expert;
-    }
+    forced.counts_slots_ = trace.counts_slots();
     while (forced.n_positions_ < n_steps && forced.complete(forced.n_positions_)) {
         ++forced.n_positions_;
     }

@@ -32,7 +32,8 @@ public:
     // What an expert of this block's layer took up in the traced engine's cache: its own bytes, or a slot. Its layers may
     // differ in size where this model's do not: a cache that accounts in these bytes evicts when the traced one did.
     uint64_t expert_bytes(uint32_t block) const { return layers_[layer_of_block_[block]].expert_bytes; }
-    uint64_t total_expert_bytes() const { return total_expert_bytes_; }  // of all the model's experts
+    // Whether they are slots: the trace is one of this engine.
+    bool counts_slots() const { return counts_slots_; }
 
     // Of the trace: MoE layers, experts of each, positions from 0 on that are complete, how many of them prompt.
     uint32_t layers() const { return trace_layers_; }
@@ -59,7 +60,7 @@ private:
     uint64_t n_prompt_ = 0;
     uint64_t n_positions_ = 0;
     bool exact_ = false;
-    uint64_t total_expert_bytes_ = 0;
+    bool counts_slots_ = false;
     std::vector<uint32_t> layer_of_block_;
     std::vector<Layer> layers_;
 };

@@ -1,6 +1,6 @@
 #include "pager.h"
 
-#include "cache_size.h"
+#include "cache_shape.h"
 #include "catalog.h"
 #include "dense_buffer.h"
 #include "dense_mapping.h"
@@ -29,7 +29,13 @@ public:
           layout_(catalog_),
           dense_(catalog_, files_),
           forced_(read_forced_routes()),
-          store_options_(size_store()) {
+          shape_(shape_cache(layout_.blocks(), forced_ ? &*forced_ : nullptr,
+                             {options.arena_bytes.value_or(options.cache_bytes), options.arena_bytes.has_value(), top_k()})) {
+        if (options.arena_bytes && *options.arena_bytes < shape_.least_arena_bytes) {
+            throw Error(ExitCode::memory, "an arena of " + std::to_string(*options.arena_bytes) +
+                                              " bytes does not hold an expert of " +
+                                              std::to_string(shape_.least_arena_bytes) + " bytes");
+        }
         if (options.io_threads < 1 || options.io_threads > IoPool::kMaxLanes) {
             throw Error(ExitCode::usage, "I/O threads must be 1 to " + std::to_string(IoPool::kMaxLanes));
         }
@@ -68,7 +74,7 @@ public:
             sweep_dense_mapping(catalog_);
         }
         io_.emplace(files_, options_.io_threads, io_trace_ ? record_reads() : IoPool::Observer());
-        store_.emplace(catalog_, layout_, *io_, store_options_);
+        store_.emplace(catalog_, layout_, *io_, StoreOptions{shape_.arena, shape_.regions, options_.arena_bytes || options_.cache_bytes != 0});
         if (needs_policy()) {
             RoutingOptions routing;
             routing.drop = options_.drop;
@@ -142,13 +148,19 @@ public:
         PagerInfo info;
         info.direct_io = files_.direct();
         info.direct_io_reason = files_.reason();
-        info.slots = store_options_.n_slots;
-        info.slot_bytes = layout_.stride();
-        info.arena_bytes = store_options_.n_slots * layout_.stride();
+        info.slots = shape_.arena.n_slots();
+        info.arena_bytes = shape_.arena_bytes;
+        info.least_arena_bytes = shape_.least_arena_bytes;
+        info.coverage = shape_.coverage;
+        for (const ExpertSize & size : shape_.classes) {
+            const auto region = std::find_if(shape_.regions.begin(), shape_.regions.end(),
+                                             [&](const SlotRegion & r) { return r.slot_bytes == size.slot_bytes; });
+            info.classes.push_back(
+                {size.slot_bytes, region != shape_.regions.end() ? region->slots : 0, size.experts});
+        }
         // Reads go straight into the slots; the step buffer of anonymous dense weights is gone before there is an arena.
-        info.least_arena_bytes = least_slots() * layout_.stride();
-        info.io_buffer_bytes = matmul_scratch_bytes(store_options_.n_slots);
-        info.io_buffer_most_bytes = matmul_scratch_bytes(std::nullopt);
+        info.io_buffer_bytes = matmul_scratch_bytes(&shape_.regions);
+        info.io_buffer_most_bytes = matmul_scratch_bytes(nullptr);
         info.thread_stack_bytes = static_cast<uint64_t>(options_.io_threads) * IoPool::kStackBytes +
                                   (ranks_ahead() ? RankingThread::kStackBytes : 0);
         info.dense_anon_bytes = options_.dense == DensePolicy::anon ? dense_.bytes() : 0;
@@ -157,8 +169,11 @@ public:
         info.n_moe_layer = catalog_.n_moe_layer();
         info.n_expert = catalog_.n_expert();
         info.n_keys = catalog_.n_keys();
-        info.capacity_bytes = std::min(options_.arena_bytes.value_or(options_.cache_bytes), whole_cache_bytes());
-        info.cycle = cycle();
+        info.capacity_bytes = std::min(options_.arena_bytes.value_or(options_.cache_bytes), shape_.whole_bytes);
+        info.whole_bytes = shape_.whole_bytes;
+        info.cycle = shape_.cycle;
+        info.cache_slots = shape_.arena.slots;
+        info.holds_cycle = shape_.holds_cycle;
         return info;
     }
 
@@ -181,7 +196,7 @@ public:
         counters.misses = store.misses;
         counters.evictions = store.evictions.total();
         counters.eviction_groups = store.evictions;
-        counters.resident_bytes = store.resident * layout_.stride();
+        counters.resident_bytes = store.resident_bytes;
         counters.stall_ms = e.stall_ms;
         counters.manage_ms = e.manage_ms;
         counters.reads = io.reads;
@@ -224,11 +239,12 @@ private:
     uint32_t top_k() const { return options_.expert_used != 0 ? options_.expert_used : catalog_.n_expert_used(); }
 
     // `n_slots`: empty for the number that takes most.
-    uint64_t matmul_scratch_bytes(std::optional<uint64_t> n_slots) const {
+    // nullptr: for whatever slots make it most.
+    uint64_t matmul_scratch_bytes(const std::vector<SlotRegion> * regions) const {
         uint64_t most = 0;
         for (const MoeBlock & block : catalog_.blocks()) {
             for (const ExpertPart & part : block.parts) {
-                most = std::max(most, n_slots ? ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, *n_slots,
+                most = std::max(most, regions ? ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, *regions,
                                                                             options_.n_batch, top_k())
                                               : ExpertMatmul::scratch_bytes_most(part.n_in, part.n_out, catalog_.n_keys(),
                                                                                  options_.n_batch, top_k()));
@@ -250,53 +266,21 @@ private:
         return ForcedRoutes::read(options_.forced_routes, catalog_.blocks(), top_k());
     }
 
-    // In the bytes that --cache-mb counts: slots, or experts of the traced model.
-    uint64_t whole_cache_bytes() const {
-        return forced_ ? forced_->total_expert_bytes() : catalog_.n_keys() * layout_.stride();
-    }
-
-    TokenCycle cycle() const {
-        TokenCycle cycle = token_cycle(catalog_.blocks(), top_k());
-        cycle.bytes = cycle.slots * layout_.stride();
-        if (forced_) {
-            cycle.bytes = 0;
-            for (uint32_t b = 0; b < catalog_.blocks().size(); ++b) {
-                cycle.bytes += std::min(top_k(), catalog_.block(b).n_expert) * forced_->expert_bytes(b);
-            }
+    // Of every layer of the model; empty where the cache counts other bytes.
+    std::vector<uint64_t> slot_bytes_of_layers() const {
+        std::vector<uint64_t> bytes(forced_ ? 0 : catalog_.layer_bytes().size());
+        for (uint32_t b = 0; !forced_ && b < catalog_.blocks().size(); ++b) {
+            uint64_t & layer = bytes[catalog_.block(b).layer];
+            layer = layer != 0 ? layer : layout_.blocks()[b].slot_bytes;  // as for bytes, of the set that is routed
         }
-        return cycle;
-    }
-
-    // What one token needs in one layer.
-    uint64_t least_slots() const { return std::min<uint64_t>(top_k(), catalog_.n_expert()); }
-
-    // As many slots as the arena's size allows: at least what one token needs in one layer, at most every expert.
-    StoreOptions size_store() const {
-        StoreOptions store;
-        const uint64_t cache_bytes = options_.arena_bytes.value_or(options_.cache_bytes);
-        store.reuse = options_.arena_bytes || options_.cache_bytes != 0;
-        uint64_t largest_of_a_slot = layout_.stride();
-        uint64_t least_capacity = 0;
-        if (forced_) {
-            uint64_t smallest = UINT64_MAX;
-            for (uint32_t b = 0; b < catalog_.blocks().size(); ++b) {
-                store.block_costs.push_back(forced_->expert_bytes(b));
-                smallest = std::min(smallest, forced_->expert_bytes(b));
-                least_capacity = std::max(least_capacity, top_k() * forced_->expert_bytes(b));
-            }
-            store.capacity = std::max(cache_bytes, least_capacity);
-            largest_of_a_slot = smallest;
-        }
-        const uint64_t wanted = std::max(cache_bytes, least_capacity) / largest_of_a_slot;
-        store.n_slots = static_cast<uint32_t>(std::min<uint64_t>(std::max(wanted, least_slots()), catalog_.n_keys()));
-        return store;
+        return bytes;
     }
 
     void open_traces() {
         if (!options_.route_trace.empty()) {
             route_trace_.emplace(options_.route_trace,
                                  RouteTraceHead{options_.model_path, options_.arch, catalog_.n_expert(), top_k(),
-                                                forced_ ? 0 : layout_.stride(), catalog_.layer_bytes()});
+                                                catalog_.layer_bytes(), slot_bytes_of_layers()});
         }
         const RunTraceHead head{options_.model_path, options_.arch, static_cast<uint32_t>(catalog_.layer_bytes().size()),
                                 options_.n_threads,  options_.io_threads, files_.direct(), options_.executor.overlap};
@@ -331,7 +315,7 @@ private:
     const SlotLayout layout_;
     DenseBufferType dense_;
     const std::optional<ForcedRoutes> forced_;
-    const StoreOptions store_options_;
+    const CacheShape shape_;
 
     std::vector<llama_model_tensor_buft_override> overrides_;
     std::string dense_pattern_;

@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 struct ggml_threadpool;
 
@@ -28,7 +29,9 @@ enum class DensePolicy { mmap, warm, anon };
 struct PagerOptions {
     std::string model_path;
     uint64_t cache_bytes = 0;  // arena size; 0: no reuse between calls, the smallest arena that works
-    std::optional<uint64_t> arena_bytes;  // instead: a cache of what fits into just so many bytes, at least the least arena
+    // Instead: a cache of what fits into just so many bytes, be it less than one layer's top-k. Throws Error(memory) below
+    // one expert of any size.
+    std::optional<uint64_t> arena_bytes;
     int io_threads = 4;
     bool direct_io = true;  // a request: what came of it stands in PagerInfo
     DensePolicy dense = DensePolicy::mmap;
@@ -58,9 +61,15 @@ struct PagerInfo {
     bool direct_io = false;         // effective: verified at open against buffered reads
     std::string direct_io_reason;   // why not, or how it was verified
     uint64_t arena_bytes = 0;
-    uint64_t slot_bytes = 0;
+    uint64_t least_arena_bytes = 0;  // one expert of any size
     uint32_t slots = 0;
-    uint64_t least_arena_bytes = 0;    // that any run can do with
+    struct SlotClass {
+        uint64_t slot_bytes = 0;
+        uint32_t slots = 0;
+        uint32_t experts = 0;  // of the model, of this size
+    };
+    std::vector<SlotClass> classes;  // smallest first
+    double coverage = 0;             // share, 0 to 1, of all experts' bytes that can be resident at once
     uint64_t io_buffer_bytes = 0;      // of reads beside the slots, and of matmuls beside the CPU backend's own
     uint64_t io_buffer_most_bytes = 0; // the same for the number of slots that makes them largest
     uint64_t thread_stack_bytes = 0;   // of the read lanes
@@ -71,7 +80,10 @@ struct PagerInfo {
     uint32_t n_expert = 0;
     uint32_t n_keys = 0;          // experts of all layers
     uint64_t capacity_bytes = 0;  // what the cache was asked to hold, cut to what there is
-    TokenCycle cycle;             // in the same bytes
+    uint64_t whole_bytes = 0;     // in the same bytes: all experts
+    TokenCycle cycle;             // and one token's
+    std::vector<uint32_t> cache_slots;  // of each size class that the cache counts in
+    bool holds_cycle = false;
 };
 
 class Pager {

@@ -65,7 +65,7 @@ uint64_t auto_cache(const Options & options, const ModelFacts & facts, const Pag
     CacheAuto inputs;
     inputs.floor_bytes = options.cache_floor_mb << 20;
     inputs.ceil_bytes = options.cache_ceil_mb << 20;
-    inputs.expert_bytes = uint64_t{info.n_keys} * info.slot_bytes;
+    inputs.expert_bytes = info.whole_bytes;
     inputs.planned_bytes = plan.beside_arena_bytes();
     inputs.mapped_bytes = facts.dense_bytes - std::min(facts.dense_bytes, info.dense_anon_bytes);
     inputs.available_bytes = available_memory_bytes();
@@ -75,10 +75,9 @@ uint64_t auto_cache(const Options & options, const ModelFacts & facts, const Pag
 }
 
 void check_cliff(const Options & options, const PagerInfo & info, uint64_t cache_bytes) {
-    const uint64_t unit_bytes = info.cycle.bytes / info.cycle.slots;
-    const std::optional<std::string> refusal = cliff_refusal(info.cycle, unit_bytes, cache_bytes, options.cache_auto);
-    if (refusal && !options.force_cache) {
-        throw Error(ExitCode::memory, *refusal);
+    const bool asked = options.cache_auto || cache_bytes != 0;  // else no reuse is meant
+    if (asked && !info.holds_cycle && !options.force_cache) {
+        throw Error(ExitCode::memory, cliff_refusal(info.cycle, info.cache_slots, cache_bytes, options.cache_auto));
     }
 }
 

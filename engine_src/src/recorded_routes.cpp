@@ -109,11 +109,6 @@ private:
         }
         trace_.n_expert = static_cast<uint32_t>(*n_expert);
         trace_.n_used = static_cast<uint32_t>(*n_used);
-        // Behind the counts: a path may contain anything.
-        trace_.slot_bytes = preamble_number(line.substr(line.rfind(" n_expert_used=")), "slot_bytes", uint64_t{1} << 40);
-        if (trace_.slot_bytes && *trace_.slot_bytes == 0) {
-            fail(std::string("slot_bytes=0") + kRecordAgain);
-        }
     }
 
     void take_layer(std::string_view line) {
@@ -122,7 +117,11 @@ private:
         if (!number_of || !bytes) {
             fail(std::string("no usable layer= and expert_bytes=") + kRecordAgain);
         }
-        if (!trace_.expert_bytes.emplace(static_cast<uint32_t>(*number_of), *bytes).second) {
+        const RecordedLayer of_layer{*bytes, preamble_number(line, "slot_bytes", uint64_t{1} << 40)};
+        if (of_layer.slot_bytes && *of_layer.slot_bytes < of_layer.expert_bytes) {
+            fail("slot_bytes below expert_bytes" + std::string(kRecordAgain));
+        }
+        if (!trace_.layers.emplace(static_cast<uint32_t>(*number_of), of_layer).second) {
             fail("layer " + std::to_string(*number_of) + " for the second time: give a single trace");
         }
     }
@@ -140,9 +139,13 @@ private:
         if (trace_.n_expert == 0) {
             fail(std::string("no '# model=' line before the header") + kRecordAgain);
         }
-        if (std::none_of(trace_.expert_bytes.begin(), trace_.expert_bytes.end(),
-                         [](const auto & l) { return l.second > 0; })) {
+        if (std::none_of(trace_.layers.begin(), trace_.layers.end(),
+                         [](const auto & l) { return l.second.expert_bytes > 0; })) {
             fail("no '# layer=' line with expert_bytes before the header: the trace must say what its experts weigh");
+        }
+        const auto with_slots = [](const auto & l) { return l.second.expert_bytes > 0 && l.second.slot_bytes; };
+        if (std::any_of(trace_.layers.begin(), trace_.layers.end(), with_slots) && !trace_.counts_slots()) {
+            fail(std::string("slot_bytes for some layers only") + kRecordAgain);
         }
         if (trace_.n_used != top_k_) {
             refuse_trace(path_, "routes " + std::to_string(trace_.n_used) + " experts per token, this run " +
@@ -170,8 +173,8 @@ private:
         row.slot = static_cast<uint16_t>(value(slot, trace_.n_used - 1));
         row.expert = static_cast<int32_t>(value(expert, trace_.n_expert - 1));
         row.line = line_;
-        const auto bytes = trace_.expert_bytes.find(row.layer);
-        if (bytes == trace_.expert_bytes.end() || bytes->second == 0) {
+        const auto known = trace_.layers.find(row.layer);
+        if (known == trace_.layers.end() || known->second.expert_bytes == 0) {
             fail("a route of layer " + std::to_string(row.layer) + ", to which the preamble gives no expert_bytes" +
                  kRecordAgain);
         }
@@ -251,6 +254,11 @@ private:
 };
 
 }  // namespace
+
+bool RecordedRoutes::counts_slots() const {
+    return std::all_of(layers.begin(), layers.end(),
+                       [](const auto & l) { return l.second.expert_bytes == 0 || l.second.slot_bytes; });
+}
 
 RecordedRoutes RecordedRoutes::read(const std::string & path, uint32_t top_k) {
     return TraceReader(path, top_k).read();

@@ -21,14 +21,21 @@ struct RecordedRow {
     std::string cell() const { return "step " + std::to_string(step) + ", layer " + std::to_string(layer); }
 };
 
+struct RecordedLayer {
+    uint64_t expert_bytes = 0;           // of one expert; 0: not streamed, has no rows
+    std::optional<uint64_t> slot_bytes;  // the room that one took in the traced cache, where that counts slots
+};
+
 // A cell is the rows of one token in one layer: its top-k.
 struct RecordedRoutes {
     uint32_t n_expert = 0;                      // of a layer
     uint32_t n_used = 0;                        // top-k
-    std::map<uint32_t, uint64_t> expert_bytes;  // of every layer; 0: not streamed, has no rows
-    std::optional<uint64_t> slot_bytes;         // where the traced cache gave every expert as much room
+    std::map<uint32_t, RecordedLayer> layers;   // all of the model
     uint64_t n_prompt = 0;                      // steps of the prompt
     std::vector<RecordedRow> rows;  // sorted by step, layer, slot; steps without a gap from 0 on, cells complete
+
+    // Whether the traced cache counted slots: all layers with experts say so, or none.
+    bool counts_slots() const;
 
     // Throws Error(usage) with file and line for a trace that is damaged, has more than one turn, or another top-k than
     // `top_k`; Error(io) for a file that cannot be read.

@@ -2,8 +2,6 @@
 
 #include "aligned_memory.h"
 
-#include <algorithm>
-
 namespace moe {
 
 SlotLayout::SlotLayout(const Catalog & catalog) {
@@ -24,7 +22,7 @@ SlotLayout::SlotLayout(const Catalog & catalog) {
             }
             places.push_back(place);
         }
-        stride_ = std::max(stride_, end);
+        blocks_.push_back({end, block.n_expert});
         places_.push_back(std::move(places));
     }
 }

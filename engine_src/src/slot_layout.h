@@ -1,8 +1,8 @@
-// Where the parts of an expert stand inside a slot. One stride for all slots, so that any expert fits any slot
-// and a matmul can address slot s as base + s * stride.
+// Where the parts of an expert stand inside a slot.
 #pragma once
 
 #include "catalog.h"
+#include "slot_classes.h"
 
 #include <cstdint>
 #include <vector>
@@ -18,12 +18,12 @@ class SlotLayout {
 public:
     explicit SlotLayout(const Catalog & catalog);
 
-    uint64_t stride() const { return stride_; }
+    const std::vector<ExpertSize> & blocks() const { return blocks_; }
     const PartPlace & place(PartRef ref) const { return places_[ref.block][ref.part]; }
 
 private:
     std::vector<std::vector<PartPlace>> places_;
-    uint64_t stride_ = 0;
+    std::vector<ExpertSize> blocks_;
 };
 
 }  // namespace moe

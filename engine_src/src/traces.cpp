@@ -64,11 +64,13 @@ RouteTrace::RouteTrace(const std::string & path, const RouteTraceHead & head)
     : file_(path, "route trace"), n_expert_(head.n_expert), layers_(head.layers) {
     held_ = "# route_trace v1\n# model=" + one_line(head.model) + " arch=" + head.arch +
             " n_layer=" + std::to_string(layers_.size()) + " n_expert=" + std::to_string(n_expert_) +
-            " n_expert_used=" + std::to_string(head.n_expert_used) +
-            (head.slot_bytes != 0 ? " slot_bytes=" + std::to_string(head.slot_bytes) : "") + "\n";
+            " n_expert_used=" + std::to_string(head.n_expert_used) + "\n";
     for (size_t l = 0; l < layers_.size(); ++l) {
         held_ += "# layer=" + std::to_string(l) + " expert_bytes=" + std::to_string(layers_[l].expert) +
-                 " dense_bytes=" + std::to_string(layers_[l].dense) + "\n";
+                 " dense_bytes=" + std::to_string(layers_[l].dense);
+        held_ += layers_[l].expert > 0 && !head.slot_bytes.empty()
+                     ? " slot_bytes=" + std::to_string(head.slot_bytes[l]) + "\n"
+                     : "\n";
     }
     held_ += "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,dropped\n";
     flush();

@@ -30,8 +30,8 @@ struct RouteTraceHead {
     std::string arch;
     uint32_t n_expert = 0;
     uint32_t n_expert_used = 0;  // effective
-    uint64_t slot_bytes = 0;     // where the cache gives every expert the room of the largest; 0: it counts bytes
     std::vector<LayerBytes> layers;
+    std::vector<uint64_t> slot_bytes;  // of each layer; empty: the cache counts the bytes of another model's experts
 };
 
 class RouteTrace {

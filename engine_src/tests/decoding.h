@@ -1,7 +1,9 @@
 // Decodes tiny models, plain and paged, and keeps every logit for comparison.
 #pragma once
 
+#include "cache_shape.h"
 #include "error.h"
+#include "expert_store.h"
 #include "pager.h"
 
 #include "check.h"
@@ -203,10 +205,17 @@ inline bool same_bits(const Run & a, const Run & b) {
            std::memcmp(a.logits.data(), b.logits.data(), a.logits.size() * sizeof(float)) == 0;
 }
 
+// Of the largest experts.
 inline uint64_t slot_bytes(const std::string & path) {
     PagerOptions options;
     options.model_path = path;
-    return Pager::open(options)->info().slot_bytes;
+    return Pager::open(options)->info().least_arena_bytes;
+}
+
+inline StoreOptions store_options(const SlotLayout & layout, uint32_t n_slots) {
+    const uint64_t bytes = n_slots * SlotClasses(layout.blocks()).largest().slot_bytes;
+    const CacheShape shape = shape_cache(layout.blocks(), nullptr, {bytes, true, 1});
+    return {shape.arena, shape.regions, true};
 }
 
 // `waits`: with overlap a fast storage may have delivered everything before it was needed.
@@ -219,7 +228,13 @@ inline void check_counters(const Run & run, uint64_t n_keys, uint64_t n_parts = 
     CHECK(c.evictions <= c.misses);
     CHECK(c.io_ms > 0 && c.manage_ms > 0);
     CHECK(c.stall_ms > 0 || !waits);
-    CHECK(run.info.arena_bytes == run.info.slots * run.info.slot_bytes);
+    uint64_t arena_bytes = 0;
+    uint32_t slots = 0;
+    for (const PagerInfo::SlotClass & size : run.info.classes) {
+        arena_bytes += size.slots * size.slot_bytes;
+        slots += size.slots;
+    }
+    CHECK(run.info.arena_bytes == arena_bytes && run.info.slots == slots);
     CHECK(run.info.expert_bytes == n_keys * run.info.expert_bytes_max);
 }
 

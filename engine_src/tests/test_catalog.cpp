@@ -189,12 +189,12 @@ void slots_have_room_for_every_read_window() {
         m.n_ff_exp = type == GGML_TYPE_Q8_0 ? 96 : 256;
         const Catalog catalog = Catalog::read(tiny::write(m, dir.file("m")));
         const SlotLayout layout(catalog);
-        CHECK(layout.stride() % kIoBlock == 0);
         for (uint32_t b = 0; b < catalog.blocks().size(); ++b) {
             const MoeBlock & block = catalog.block(b);
+            CHECK(layout.blocks()[b].slot_bytes % kIoBlock == 0);
             for (uint32_t p = 0; p < block.parts.size(); ++p) {
                 const PartPlace place = layout.place({b, p});
-                const uint64_t end = p + 1 < block.parts.size() ? layout.place({b, p + 1}).window : layout.stride();
+                const uint64_t end = p + 1 < block.parts.size() ? layout.place({b, p + 1}).window : layout.blocks()[b].slot_bytes;
                 const ExpertPart & part = block.parts[p];
                 for (uint64_t e = 0; e < block.n_expert; ++e) {
                     const uint64_t shift = (part.offset + e * part.slice_bytes) % kIoBlock;

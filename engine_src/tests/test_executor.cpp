@@ -145,9 +145,7 @@ void a_resident_expert_is_computed_while_another_is_read() {
         Hold hold;
         SpyBackend spy(hold);
         IoPool io(files, 2, [&](const IoEvent & event) { hold.on_read(event); });
-        StoreOptions store_options;
-        store_options.n_slots = 4;
-        ExpertStore store(catalog, layout, io, store_options);
+        ExpertStore store(catalog, layout, io, decoding::store_options(layout, 4));
         ExecutorOptions options;
         options.overlap = overlap;
         Executor executor(catalog, store, options, nullptr, nullptr);
@@ -181,9 +179,7 @@ void an_abandoned_graph_leaves_no_half_read_experts() {
     Layer layer(catalog.block(0));
     Gate gate;
     IoPool io(files, 1, std::ref(gate));
-    StoreOptions store_options;
-    store_options.n_slots = 8;
-    ExpertStore store(catalog, layout, io, store_options);
+    ExpertStore store(catalog, layout, io, decoding::store_options(layout, 8));
     ExecutorOptions options;
     options.overlap = true;
     Executor executor(catalog, store, options, nullptr, nullptr);

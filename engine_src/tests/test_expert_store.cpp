@@ -22,7 +22,7 @@ public:
           layout_(catalog_),
           files_(catalog_.shards(), true),
           io_(files_, lanes, std::ref(gate)),
-          store(catalog_, layout_, io_, {n_slots, true, {}, 0}) {
+          store(catalog_, layout_, io_, decoding::store_options(layout_, n_slots)) {
         std::ifstream in(path_, std::ios::binary);
         content_.assign(std::istreambuf_iterator<char>(in), {});
     }
@@ -44,9 +44,9 @@ public:
         for (const moe::ExpertSlot & s : layer.resident) {
             for (uint32_t p = 0; p < kParts; ++p) {
                 const moe::ExpertPart & part = catalog_.block(layer.block).parts[p];
-                ok = ok && std::memcmp(store.weights({layer.block, p}) + s.slot * store.stride(),
-                                       content_.data() + part.offset + s.expert * part.slice_bytes,
-                                             part.slice_bytes) == 0;
+                const moe::PartSlots & slots = store.part({layer.block, p});
+                ok = ok && std::memcmp(slots.front().at(s.slot), content_.data() + part.offset + s.expert * part.slice_bytes,
+                                       part.slice_bytes) == 0;
             }
         }
         return ok;

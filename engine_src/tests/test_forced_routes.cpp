@@ -79,8 +79,7 @@ void a_trace_of_the_same_shape_is_taken_as_it_is() {
     CHECK(route(forced, 1, 2) == Ids({0, 1}));
     CHECK(route(forced, 0, 3).empty());
     CHECK(route(forced, 1, uint64_t{1} << 40).empty());
-    CHECK(forced.expert_bytes(0) == 300 && forced.expert_bytes(1) == 200);
-    CHECK(forced.total_expert_bytes() == 4 * 500);
+    CHECK(!forced.counts_slots() && forced.expert_bytes(0) == 300 && forced.expert_bytes(1) == 200);
 }
 
 void columns_are_found_by_name() {
@@ -104,7 +103,6 @@ void experts_are_spread_over_a_larger_set_and_kept_apart_in_a_smaller() {
     const ForcedRoutes larger = ForcedRoutes::read(path, model(2, 8), 2);
     CHECK(!larger.exact());
     CHECK(route(larger, 0, 0) == Ids({6, 2}));
-    CHECK(larger.total_expert_bytes() == 8 * 500);
 
     const ForcedRoutes smaller = ForcedRoutes::read(path, model(2, 2), 2);
     CHECK(!smaller.exact());
@@ -159,7 +157,6 @@ void the_second_set_of_a_layer_has_the_route_of_the_first() {
     CHECK(forced.exact());
     CHECK(route(forced, 0, 0) == Ids({3, 1}) && route(forced, 1, 0) == Ids({3, 1}));
     CHECK(route(forced, 2, 1) == Ids({2, 3}) && route(forced, 3, 1) == Ids({2, 3}));
-    CHECK(forced.total_expert_bytes() == 5 * 300 + 5 * 200);
 }
 
 template <class Body>
@@ -215,6 +212,8 @@ void what_is_wrong_is_said_with_its_line() {
         {"no bytes", with_all(good, "# layer=", "# l="), ":6: ", "the trace must say what its experts weigh"},
         {"bytes all zero", with(with(good, "=300", "=0"), "=200", "=0"), ":6: ", "what its experts weigh"},
         {"bytes malformed", with(good, "expert_bytes=300", "expert_bytes=3e2"), ":4: ", "expert_bytes="},
+        {"slots of some layers", with(good, "dense_bytes=7\n# layer=1 expert_bytes=300 dense_bytes=5", "dense_bytes=7\n# layer=1 expert_bytes=300 dense_bytes=5 slot_bytes=304"), ":6: ", "slot_bytes for some layers only"},
+        {"slots below experts", with(good, "dense_bytes=7\n# layer=1 expert_bytes=300 dense_bytes=5", "dense_bytes=7\n# layer=1 expert_bytes=300 dense_bytes=5 slot_bytes=30"), ":4: ", "slot_bytes below expert_bytes"},
         {"layer twice", with(good, "# layer=2", "# layer=1"), ":5: ", "layer 1 for the second time"},
         {"no header", kPreamble + kRows, ":6: ", "no column 'turn'"},
         {"column missing", with(good, ",slot,", ",rank,"), ":6: ", "no column 'slot'"},
@@ -295,7 +294,7 @@ void an_incomplete_last_token_does_not_count() {
 
 void what_was_written_reads_back() {
     const TempDir dir;
-    RouteTraceHead head{"/m.gguf", "qwen3moe", 16, 3, 36, {{0, 1}, {30, 1}, {20, 1}}};
+    RouteTraceHead head{"/m.gguf", "qwen3moe", 16, 3, {{0, 1}, {30, 1}, {20, 1}}, {0, 36, 24}};
     RouteTrace trace(dir.file("r"), head);
     const auto expert = [](uint64_t step, uint32_t layer, uint32_t slot) {
         return static_cast<uint32_t>((step * 5 + layer * 3 + slot * 7) % 16);
@@ -322,7 +321,8 @@ void what_was_written_reads_back() {
     const ForcedRoutes forced = ForcedRoutes::read(dir.file("r"), model(2, 16), 3);
     CHECK(forced.exact());
     CHECK(forced.n_prompt() == 10 && forced.n_positions() == 30);
-    CHECK(forced.expert_bytes(0) == 36 && forced.expert_bytes(1) == 36);  // this engine's cache gives each a slot
+    // This engine's cache gives each a slot.
+    CHECK(forced.counts_slots() && forced.expert_bytes(0) == 36 && forced.expert_bytes(1) == 24);
     for (uint64_t step = 0; step < 30; ++step) {
         for (uint32_t block = 0; block < 2; ++block) {
             Ids expected;

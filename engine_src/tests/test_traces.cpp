@@ -24,13 +24,13 @@ std::string contents(const std::string & path) {
     return text.str();
 }
 
-const RouteTraceHead kRouteHead = {"/models/a b.gguf", "laguna", 4, 2, 304, {{0, 70}, {300, 50}, {200, 60}}};
+const RouteTraceHead kRouteHead = {"/models/a b.gguf", "laguna", 4, 2, {{0, 70}, {300, 50}, {200, 60}}, {0, 304, 204}};
 const std::string kRoutePreamble =
     "# route_trace v1\n"
-    "# model=/models/a b.gguf arch=laguna n_layer=3 n_expert=4 n_expert_used=2 slot_bytes=304\n"
+    "# model=/models/a b.gguf arch=laguna n_layer=3 n_expert=4 n_expert_used=2\n"
     "# layer=0 expert_bytes=0 dense_bytes=70\n"
-    "# layer=1 expert_bytes=300 dense_bytes=50\n"
-    "# layer=2 expert_bytes=200 dense_bytes=60\n"
+    "# layer=1 expert_bytes=300 dense_bytes=50 slot_bytes=304\n"
+    "# layer=2 expert_bytes=200 dense_bytes=60 slot_bytes=204\n"
     "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes,dropped\n";
 
 void a_route_trace_has_its_preamble_before_any_row() {

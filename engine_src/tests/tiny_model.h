@@ -27,6 +27,8 @@ struct Model {
     int64_t n_embd = 256;
     int64_t n_ff_exp = 256;
     ggml_type expert_type = GGML_TYPE_F16;
+    uint32_t n_large_layer = 0;  // the last layers, whose experts are of this type instead
+    ggml_type large_type = GGML_TYPE_F16;
     ggml_type dense_type = GGML_TYPE_F16;
     bool tied_output = false;
     uint32_t n_shards = 1;
@@ -192,13 +194,14 @@ inline void add_tensors(Tensors & tensors, const Model & m) {
         }
     }
     for (uint32_t il = 0; il < m.n_layer; ++il) {
+        const ggml_type type = il + m.n_large_layer >= m.n_layer ? m.large_type : m.expert_type;
         if (m.arch == Arch::hy_v3) {
-            tensors.add(blk(il, "ffn_gate_up_exps"), m.expert_type, {m.n_embd, 2 * m.n_ff_exp, m.n_expert});
+            tensors.add(blk(il, "ffn_gate_up_exps"), type, {m.n_embd, 2 * m.n_ff_exp, m.n_expert});
         } else {
-            tensors.add(blk(il, "ffn_gate_exps"), m.expert_type, {m.n_embd, m.n_ff_exp, m.n_expert});
-            tensors.add(blk(il, "ffn_up_exps"), m.expert_type, {m.n_embd, m.n_ff_exp, m.n_expert});
+            tensors.add(blk(il, "ffn_gate_exps"), type, {m.n_embd, m.n_ff_exp, m.n_expert});
+            tensors.add(blk(il, "ffn_up_exps"), type, {m.n_embd, m.n_ff_exp, m.n_expert});
         }
-        tensors.add(blk(il, "ffn_down_exps"), m.expert_type, {m.n_ff_exp, m.n_embd, m.n_expert});
+        tensors.add(blk(il, "ffn_down_exps"), type, {m.n_ff_exp, m.n_embd, m.n_expert});
     }
 }
 

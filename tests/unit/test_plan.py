@@ -107,7 +107,7 @@ def test_a_fraction_is_of_experts_and_rounded_up_to_whole_mib() -> None:
     assert cache_mib(0.0, Numbers()) == 0
     assert cache_mib(1 / 256, Numbers()) == 3
     assert cache_mib(1 / 255, Numbers()) == 6
-    assert cache_mib(0.1, Numbers(n_moe_layer=1, n_expert=10)) == 3
+    assert cache_mib(0.1, Numbers(n_expert=10, expert_bytes=(3 * MIB - SLOT_PADDING_BYTES,))) == 3
 
 
 def test_before_the_model_is_made_a_fraction_has_no_size() -> None:
@@ -133,9 +133,16 @@ def test_before_the_model_is_made_a_fraction_has_no_size() -> None:
 def test_a_cache_of_everything_has_a_slot_for_every_expert() -> None:
     """However the parts of an expert lie across 4 KiB blocks."""
     for size in (1, 4095, 110_592, 5 * MIB + 7):
-        model = Numbers(expert_bytes_max=size)
+        model = Numbers(expert_bytes=(size,) * 8)
         slot = size + SLOT_PADDING_BYTES
         assert cache_mib(1.0, model) * MIB // slot >= 8 * 32
+
+
+def test_experts_of_two_sizes_take_what_each_needs() -> None:
+    small, large = MIB - SLOT_PADDING_BYTES, 4 * MIB - SLOT_PADDING_BYTES
+    model = Numbers(n_expert=10, expert_bytes=(small, small, small, large))
+    assert cache_mib(1.0, model) == 30 * 1 + 10 * 4
+    assert cache_mib(0.5, model) == 15 * 1 + 5 * 4
 
 
 def test_every_cell_decodes_the_text_that_was_given_and_none_is_greedy() -> None:
