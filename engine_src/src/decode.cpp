@@ -1,6 +1,7 @@
 #include "decode.h"
 
 #include "error.h"
+#include "layer_dump.h"
 #include "llama_session.h"
 #include "pager.h"
 
@@ -166,8 +167,12 @@ CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t coun
     Batch batch(count);
     batch.fill(tokens, count, position_, logits == Logits::last);
 
+    const CallInfo call{phase, static_cast<uint64_t>(position_), static_cast<uint32_t>(count)};
     if (pager_) {
-        pager_->begin_call({phase, static_cast<uint64_t>(position_), static_cast<uint32_t>(count)});
+        pager_->begin_call(call);
+    }
+    if (dump_) {
+        dump_->begin_call(call);
     }
     const rusage before = usage_now();
     const auto start = std::chrono::steady_clock::now();
@@ -186,6 +191,9 @@ CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t coun
                                          (reason.empty() ? "" : ": " + reason));
     }
     position_ += count;
+    if (dump_) {
+        dump_->end_call();
+    }
     if (pager_) {
         pager_->end_call();
     }

@@ -15,6 +15,7 @@
 
 namespace moe {
 
+class LayerDump;
 class Pager;
 enum class Phase : uint8_t;
 
@@ -37,6 +38,9 @@ public:
     // From here on every row of logits that is used goes into the digest.
     void start_digest() { digest_.emplace(); }
     std::optional<std::string> digest() const;
+
+    // From here on the layer's rows of every call go into the dump, which must outlive the decoder.
+    void dump_to(LayerDump & dump) { dump_ = &dump; }
 
     // The next prompt starts a sequence of its own.
     void restart();
@@ -64,6 +68,7 @@ private:
 
     llama_context * context_;
     Pager * pager_;
+    LayerDump * dump_ = nullptr;
     int32_t n_vocab_;
     llama_pos position_ = 0;
     PagerCounters counted_;  // up to the end of the last call: what is read ahead between two belongs to the later one

@@ -88,7 +88,11 @@ void Executor::run(ggml_cgraph * graph) {
                                                                   store_.part(ref));
         if (!patched) {
             run_nodes(next, stop.node);
+            const bool watched = watcher_ != nullptr && watcher_->wants(*node);
             compute_part(node, ref);
+            if (watched) {
+                watcher_->computed(*node);
+            }
             next = stop.node + 1;
         }
         finish_part(ref);
@@ -98,24 +102,41 @@ void Executor::run(ggml_cgraph * graph) {
 
 // Patched nodes among them. Layers whose last matmul this computes are done with their experts.
 void Executor::run_nodes(int begin, int end) {
-    if (begin < end) {
-        const int64_t start = now_ns();
-        if (trace_ != nullptr) {
-            trace_->run(*graph_, begin, end, cpu_);
-        } else {
-            ggml_cgraph view = ggml_graph_view(graph_, begin, end);
-            const ggml_status status = ggml_backend_graph_compute(cpu_, &view);
-            if (status != GGML_STATUS_SUCCESS) {
-                throw Error(ExitCode::other, std::string("the CPU backend failed: ") + ggml_status_to_string(status));
+    while (begin < end) {
+        int stop = end;
+        const ggml_tensor * watched = nullptr;
+        for (int i = begin; watcher_ != nullptr && i < end; ++i) {
+            if (const ggml_tensor * node = ggml_graph_node(graph_, i); watcher_->wants(*node)) {
+                watched = node;
+                stop = i + 1;
+                break;
             }
         }
-        compute_ns_ += now_ns() - start;
+        compute_nodes(begin, stop);
+        if (watched != nullptr) {
+            watcher_->computed(*watched);
+        }
+        begin = stop;
     }
     matmul_.restore();
     for (const auto & pass : patched_) {
         store_.end(*pass->experts);
     }
     patched_.clear();
+}
+
+void Executor::compute_nodes(int begin, int end) {
+    const int64_t start = now_ns();
+    if (trace_ != nullptr) {
+        trace_->run(*graph_, begin, end, cpu_);
+    } else {
+        ggml_cgraph view = ggml_graph_view(graph_, begin, end);
+        const ggml_status status = ggml_backend_graph_compute(cpu_, &view);
+        if (status != GGML_STATUS_SUCCESS) {
+            throw Error(ExitCode::other, std::string("the CPU backend failed: ") + ggml_status_to_string(status));
+        }
+    }
+    compute_ns_ += now_ns() - start;
 }
 
 bool Executor::continues_pass(const ggml_tensor * node, PartRef ref) const {

@@ -12,6 +12,7 @@
 #include "expert_matmul.h"
 #include "expert_store.h"
 #include "moe_graph.h"
+#include "node_watcher.h"
 
 #include <cstdint>
 #include <memory>
@@ -57,6 +58,9 @@ public:
              ComputeTracer * trace);
     ~Executor();
 
+    // nullptr: nobody.
+    void watch(NodeWatcher * watcher) { watcher_ = watcher; }
+
     // Throws Error; the store is then consistent and the next graph starts afresh.
     void compute(ggml_cgraph * graph, ggml_backend_t cpu);
 
@@ -72,6 +76,7 @@ private:
 
     void run(ggml_cgraph * graph);
     void run_nodes(int begin, int end);
+    void compute_nodes(int begin, int end);
     bool continues_pass(const ggml_tensor * node, PartRef ref) const;
     void begin_pass(const ggml_tensor * node, PartRef ref);
     bool in_memory(uint32_t part);
@@ -88,6 +93,7 @@ private:
     const ExecutorOptions options_;
     RoutingObserver * const observer_;
     ComputeTracer * const trace_;
+    NodeWatcher * watcher_ = nullptr;
     ExpertMatmul matmul_;
     ExecutorCounters counters_;
 

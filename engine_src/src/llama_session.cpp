@@ -44,6 +44,16 @@ void on_log(ggml_log_level level, const char * text, void *) {
     }
 }
 
+// What llama.cpp's scheduler calls before (`ask`) and after a node is computed; false afterwards would end the graph.
+bool on_node(ggml_tensor * node, bool ask, void * watcher) {
+    auto & target = *static_cast<NodeWatcher *>(watcher);
+    if (ask) {
+        return target.wants(*node);
+    }
+    target.computed(*node);
+    return true;
+}
+
 }  // namespace
 
 void install_llama_log() { llama_log_set(on_log, nullptr); }
@@ -93,7 +103,7 @@ ModelPtr load_model(const Options & options, const std::string & arch, Pager * p
     return model;
 }
 
-ContextPtr make_context(llama_model * model, const Options & options) {
+ContextPtr make_context(llama_model * model, const Options & options, NodeWatcher * watcher) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = options.n_ctx;
     params.n_batch = std::min(options.n_batch, options.n_ctx);
@@ -107,6 +117,10 @@ ContextPtr make_context(llama_model * model, const Options & options) {
     // 512 KV cells on its kernel splits a token's work by threads, so logits are comparable at equal -t (and -b) only.
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.no_perf = true;
+    if (watcher) {
+        params.cb_eval = on_node;
+        params.cb_eval_user_data = watcher;
+    }
 
     ContextPtr context(llama_init_from_model(model, params));
     if (!context) {

@@ -2,6 +2,7 @@
 // plan, a plain run and a paged run are set up alike.
 #pragma once
 
+#include "node_watcher.h"
 #include "options.h"
 
 #include "ggml-cpu.h"
@@ -34,7 +35,8 @@ enum class LoadDepth { full, metadata_only };
 // `arch` is the GGUF's architecture (the top-k override's key needs it). Throws Error(model).
 ModelPtr load_model(const Options & options, const std::string & arch, Pager * pager, LoadDepth depth);
 
-ContextPtr make_context(llama_model * model, const Options & options);
+// `watcher`, if given, sees the nodes of every graph and must outlive the context.
+ContextPtr make_context(llama_model * model, const Options & options, NodeWatcher * watcher = nullptr);
 
 ThreadpoolPtr make_threadpool(int n_threads);
 

@@ -39,7 +39,8 @@ void check_length(const Options & options, const Pager * pager, uint64_t n_promp
     }
 }
 
-LoadedEngine load_engine(const Options & options, const ModelFacts & facts, const std::string & prompt) {
+LoadedEngine load_engine(const Options & options, const ModelFacts & facts, const std::string & prompt,
+                         NodeWatcher * watcher) {
     PlannedEngine planned = plan_engine(options, facts, prompt);
     if (planned.refusal) {
         throw Error(ExitCode::memory, *planned.refusal);
@@ -60,8 +61,10 @@ LoadedEngine load_engine(const Options & options, const ModelFacts & facts, cons
     if (pager) {
         pager->finish_loading(engine.model.get());
         pager->set_threadpool(engine.pool.get(), options.threads);
+        pager->watch(watcher);
     }
-    engine.context = make_context(engine.model.get(), options);
+    // Watched by the pager when it computes: were the scheduler to cut the graph, the pager would not see it whole.
+    engine.context = make_context(engine.model.get(), options, pager ? nullptr : watcher);
     llama_attach_threadpool(engine.context.get(), engine.pool.get(), engine.pool.get());
     engine.load_s = planned.open_s + seconds_since(start);
     return engine;

@@ -4,6 +4,7 @@
 #include "llama_session.h"
 #include "memory_plan.h"
 #include "model_facts.h"
+#include "node_watcher.h"
 #include "options.h"
 #include "pager.h"
 #include "ram_budget.h"
@@ -40,7 +41,8 @@ struct LoadedEngine {
 };
 
 // `prompt` may be empty. Throws Error; what a memory limit or the context's length forbids is refused before any
-// weights are loaded.
-LoadedEngine load_engine(const Options & options, const ModelFacts & facts, const std::string & prompt);
+// weights are loaded. `watcher` may be nullptr, else it must outlive the engine.
+LoadedEngine load_engine(const Options & options, const ModelFacts & facts, const std::string & prompt,
+                         NodeWatcher * watcher = nullptr);
 
 }  // namespace moe

@@ -1,5 +1,6 @@
 #include "option_rules.h"
 
+#include "dump_files.h"
 #include "error.h"
 
 #include <algorithm>
@@ -83,7 +84,8 @@ private:
             }
         }
         for (const char * name : {"--plan-memory", "--csv", "--telemetry", "--progress", "--logits-digest",
-                                  "--route-trace", "--io-trace", "--compute-trace", "--forced-routes", "--given-text"}) {
+                                  "--route-trace", "--io-trace", "--compute-trace", "--forced-routes", "--given-text",
+                                  "--moe-dump"}) {
             if (has(name)) {
                 refuse(std::string(name) + " cannot be combined with --session: it is about one prompt");
             }
@@ -112,7 +114,7 @@ private:
     void planning() const {
         for (const char * name : {"--csv", "--telemetry", "--progress", "--logits-digest", "--no-eog", "--given-text",
                                   "--predict-log", "--route-trace", "--io-trace", "--compute-trace",
-                                  "--compute-trace-by"}) {
+                                  "--compute-trace-by", "--moe-dump"}) {
             if (has(name)) {
                 refuse(std::string(name) + " cannot be combined with --plan-memory: nothing is decoded");
             }
@@ -204,15 +206,20 @@ private:
     void files() const {
         struct Named {
             const char * flag;
-            const std::optional<std::string> & path;
+            std::optional<std::string> path;
         };
         const std::vector<Named> read = {{"--file", o_.prompt_file}, {"--forced-routes", o_.forced_routes},
                                          {"--given-text", o_.given_text}};
-        const std::vector<Named> written = {{"--csv", o_.csv},
+        std::vector<Named> written = {{"--csv", o_.csv},
                                             {"--telemetry", o_.telemetry},
                                             {"--route-trace", o_.route_trace},
                                             {"--io-trace", o_.io_trace},
                                             {"--compute-trace", o_.compute_trace}};
+        if (o_.moe_dump) {
+            for (const std::string & path : dump_paths(*o_.moe_dump)) {
+                written.push_back({"--moe-dump", path});
+            }
+        }
         for (size_t i = 0; i < written.size(); ++i) {
             if (!written[i].path) {
                 continue;

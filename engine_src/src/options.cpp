@@ -106,6 +106,16 @@ void set_trace_by(Options & o, const std::string & text) {
 }
 
 constexpr int64_t max_i32 = std::numeric_limits<int32_t>::max();
+
+void set_moe_dump(Options & o, const std::string & text) {
+    const size_t colon = text.find(':');
+    if (text.compare(0, 3, "il=") != 0 || colon == std::string::npos || colon + 1 == text.size()) {
+        refuse("--moe-dump: '" + text + "' is not il=LAYER:PREFIX, as in il=3:out/layer");
+    }
+    const std::string layer = text.substr(3, colon - 3);
+    o.moe_dump = MoeDump{static_cast<uint32_t>(whole_number("--moe-dump", layer, 0, max_i32)), text.substr(colon + 1)};
+}
+
 constexpr int64_t max_cache_mb = int64_t{1} << 24;  // 16 TiB: far above any arena, far below overflow of bytes
 
 uint64_t mebibytes(const char * flag, const std::string & text, int64_t least = 0) {
@@ -214,6 +224,8 @@ const std::vector<Flag> & flags() {
          [](O & o, S & v) { o.csv = path("--csv", v); }},
         {"--telemetry", nullptr, nullptr, "FILE", "JSON lines", "none",
          [](O & o, S & v) { o.telemetry = path("--telemetry", v); }},
+        {"--moe-dump", nullptr, nullptr, "il=K:PREFIX",
+         "input, routing and output of MoE layer K of every decode, as files PREFIX.*.K", "none", set_moe_dump},
         {"--plan-memory", nullptr, nullptr, nullptr, "print the bytes needed as JSON, load no weights, exit", "off",
          [](O & o, S &) { o.plan_memory = true; }},
         {"--progress", nullptr, nullptr, nullptr, "one line per token on stderr", "off",

@@ -1,6 +1,8 @@
 // The command line: pure parsing and validation, no look at files or at the machine.
 #pragma once
 
+#include "dump_files.h"
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -58,6 +60,7 @@ struct Options {
     ComputeTraceBy compute_trace_by = ComputeTraceBy::node;
     std::optional<std::string> forced_routes;
     std::optional<std::string> given_text;
+    std::optional<MoeDump> moe_dump;
 
     bool repack = false;
     std::optional<int32_t> expert_used;

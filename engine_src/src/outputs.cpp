@@ -1,5 +1,6 @@
 #include "outputs.h"
 
+#include "dump_files.h"
 #include "error.h"
 #include "report.h"
 
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace moe {
 
@@ -35,11 +37,17 @@ void spare_inputs(const std::string & path, const char * what, const Options & o
 // Nor to another output. Devices can take several.
 void spare_outputs(const Options & options) {
     namespace fs = std::filesystem;
-    const std::pair<const char *, std::optional<std::string>> outputs[] = {{"--csv", options.csv},
-                                                                           {"--telemetry", options.telemetry},
-                                                                           {"--route-trace", options.route_trace},
-                                                                           {"--io-trace", options.io_trace},
-                                                                           {"--compute-trace", options.compute_trace}};
+    std::vector<std::pair<const char *, std::optional<std::string>>> outputs = {
+        {"--csv", options.csv},
+        {"--telemetry", options.telemetry},
+        {"--route-trace", options.route_trace},
+        {"--io-trace", options.io_trace},
+        {"--compute-trace", options.compute_trace}};
+    if (options.moe_dump) {
+        for (const std::string & path : dump_paths(*options.moe_dump)) {
+            outputs.emplace_back("--moe-dump", path);
+        }
+    }
     std::map<fs::path, const char *> taken;
     for (const auto & [flag, path] : outputs) {
         std::error_code error;
@@ -60,6 +68,11 @@ Outputs::Outputs(const Options & options) : progress_(options.progress), n_predi
     for (const auto & trace : {options.route_trace, options.io_trace, options.compute_trace}) {
         if (trace) {
             spare_inputs(*trace, "trace", options);
+        }
+    }
+    if (options.moe_dump) {
+        for (const std::string & path : dump_paths(*options.moe_dump)) {
+            spare_inputs(path, "dump's", options);
         }
     }
     if (options.csv) {

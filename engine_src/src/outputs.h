@@ -14,7 +14,8 @@ namespace moe {
 
 class Outputs {
 public:
-    // Opens them. No output may be another or one of the run's inputs, under whatever name: throws Error(usage) then.
+    // Opens them, but for traces and a dump. No output may be another or one of the run's inputs, under whatever name:
+    // throws Error(usage) then.
     explicit Outputs(const Options & options);
 
     // A line of telemetry.

@@ -93,6 +93,8 @@ public:
         threadpool_size_ = n_threads;
     }
 
+    void watch(NodeWatcher * watcher) override { executor_->watch(watcher); }
+
     void release_model() override {
         if (policy_) {
             policy_->stop_ranking();

@@ -9,6 +9,7 @@
 #include "call_info.h"
 #include "error.h"
 #include "executor.h"
+#include "node_watcher.h"
 #include "paging_counters.h"
 #include "routing_policy.h"
 
@@ -102,6 +103,9 @@ public:
 
     // Compute threads of the nested CPU backend; the pool is shared with the context.
     virtual void set_threadpool(ggml_threadpool * pool, int n_threads) = 0;
+
+    // Call after finish_loading(). nullptr: nobody watches. Must outlive the last decode.
+    virtual void watch(NodeWatcher * watcher) = 0;
 
     // Nothing reads the model's weights any more once this has returned; call it before the model goes.
     virtual void release_model() = 0;

@@ -75,6 +75,9 @@ std::string config_json(const Options & o) {
     boolean("drop_renorm", o.drop_cold_experts.has_value(), o.drop_renorm);
     boolean("drop_in_prefill", o.drop_cold_experts.has_value(), o.drop_in_prefill);
     config.text("forced_routes", o.forced_routes).text("given_text", o.given_text);
+    config.text("moe_dump", o.moe_dump ? std::optional<std::string>("il=" + std::to_string(o.moe_dump->layer) + ":" +
+                                                                    o.moe_dump->prefix)
+                                       : std::nullopt);
     config.text("dense_weights", std::string(dense_name(o.dense_weights))).number("expert_used", o.expert_used);
     boolean("repack", !stream, o.repack);
     return config.boolean("no_eog", !o.stop_at_eog).str();

@@ -3,6 +3,7 @@
 #include "anon_peak.h"
 #include "decode.h"
 #include "error.h"
+#include "layer_dump.h"
 #include "loaded_engine.h"
 #include "outputs.h"
 #include "planned_engine.h"
@@ -113,7 +114,8 @@ int run(const Options & options) {
         return print_plan(options, facts, prompt);
     }
     Outputs outputs(options);
-    const LoadedEngine engine = load_engine(options, facts, prompt);
+    std::optional<LayerDump> dump = open_dump(options, facts);
+    const LoadedEngine engine = load_engine(options, facts, prompt, dump ? &*dump : nullptr);
     Pager * const pager = engine.pager.get();
 
     SummaryReport summary;
@@ -136,6 +138,9 @@ int run(const Options & options) {
     if (options.logits_digest) {
         decoder.start_digest();
     }
+    if (dump) {
+        decoder.dump_to(*dump);
+    }
     AnonPeak peak;
     peak.look();
     summary.prefill = decoder.prefill(tokens);
@@ -152,6 +157,9 @@ int run(const Options & options) {
         summary.prediction = pager->prediction();
         summary.watchdog = pager->watchdog();
         pager->close_traces();
+    }
+    if (dump) {
+        dump->close();
     }
     outputs.event(summary_line(summary));
     outputs.close();

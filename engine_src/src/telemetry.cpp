@@ -134,8 +134,12 @@ void LineFile::fail(const char * action) const {
 
 void LineFile::write(const std::string & line) {
     const std::string text = line + '\n';
-    for (size_t done = 0; done < text.size();) {
-        const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
+    append(text.data(), text.size());
+}
+
+void LineFile::append(const void * data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t n = ::write(fd_, static_cast<const char *>(data) + done, bytes - done);
         if (n < 0 && errno == EINTR) {
             continue;
         }

@@ -55,6 +55,9 @@ public:
 
     void write(const std::string & line);
 
+    // Bytes as they are, for files that have no lines.
+    void append(const void * data, size_t bytes);
+
     // Reports errors that a file system delivers only on close.
     void close();
 

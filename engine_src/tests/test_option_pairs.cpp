@@ -31,7 +31,8 @@ const Settings every_setting = {
     {"--prefetch", "0"}, {"--prefetch", "2"}, {"--predict-prefetch", ""}, {"--predict-spec-max", "0"},
     {"--predict-horizon", "1"}, {"--predict-log", ""}, {"--drop-cold-experts", "0.5"}, {"--drop-no-renorm", ""},
     {"--drop-in-prefill", ""}, {"--route-trace", "r"}, {"--io-trace", "i"}, {"--compute-trace", "c"},
-    {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--given-text", "g"}, {"--repack", ""}, {"--expert-used", "2"},
+    {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--given-text", "g"}, {"--moe-dump", "il=0:d"},
+    {"--repack", ""}, {"--expert-used", "2"},
     {"--no-eog", ""}, {"--logits-digest", ""}, {"--csv", "v"}, {"--telemetry", "t"}, {"--plan-memory", ""},
     {"--progress", ""}, {"--session", ""}, {"--help", ""}, {"--version", ""},
 };
@@ -112,6 +113,7 @@ const std::vector<Exclusion> exclusions = {
     {"--session", "--forced-routes"},
     {"--session", "--given-text"},
     {"--session", "--csv"},
+    {"--session", "--moe-dump"},
     {"--session", "--telemetry"},
     {"--session", "--progress"},
     {"--session", "--logits-digest"},
@@ -121,6 +123,7 @@ const std::vector<Exclusion> exclusions = {
     {"--session", "--plan-memory"},
     {"--plan-memory", "--csv"},
     {"--plan-memory", "--given-text"},
+    {"--plan-memory", "--moe-dump"},
     {"--plan-memory", "--telemetry"},
     {"--plan-memory", "--progress"},
     {"--plan-memory", "--logits-digest"},
@@ -357,6 +360,9 @@ void no_two_outputs_and_no_input_share_a_file() {
         const std::string given =
             refusal({base[0], base[1], {"--prompt", "x"}, {"--given-text", "same"}, {output, "same"}}).value_or("");
         CHECK(names(given, output) && names(given, "--given-text"));
+        const std::string dump =
+            refusal({base[0], base[1], {"--prompt", "x"}, {"--moe-dump", "il=3:d"}, {output, "d.ids.3"}}).value_or("");
+        CHECK(names(dump, output) && names(dump, "--moe-dump"));
     }
 }
 
