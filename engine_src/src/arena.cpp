@@ -56,13 +56,26 @@ uint32_t Arena::free_class(uint32_t slot_class) const {
     return slot_class;
 }
 
+// A small expert takes a larger slot that is free, but drives nobody out of one as long as a slot of its own class will
+// do: large experts have no other place, and cost more to read again.
+uint32_t Arena::victim_for(const ArenaShape::Expert & expert) const {
+    const uint32_t victim = victim_in(expert, expert.slot_class, expert.slot_class);
+    const uint32_t last_class = shape_.n_classes() - 1;
+    return victim != kNone || expert.slot_class == last_class ? victim
+                                                              : victim_in(expert, expert.slot_class + 1, last_class);
+}
+
+uint32_t Arena::victim_in(const ArenaShape::Expert & expert, uint32_t first_class, uint32_t last_class) const {
+    return policy_->victim({expert.block, expert.cost, first_class, last_class, pinned_});
+}
+
 uint32_t Arena::acquire(uint32_t key, Recency recency) {
     const ArenaShape::Expert & expert = shape_.experts[key];
     uint32_t slot_class = free_class(expert.slot_class);
     while (slot_class == shape_.n_classes() || used_ + expert.cost > shape_.capacity) {
         // Where only the capacity is exhausted, any resident's leaving helps.
-        const uint32_t least_class = slot_class == shape_.n_classes() ? expert.slot_class : 0;
-        const uint32_t victim = policy_->victim({expert.block, expert.cost, least_class, pinned_});
+        const uint32_t victim =
+            slot_class == shape_.n_classes() ? victim_for(expert) : victim_in(expert, 0, shape_.n_classes() - 1);
         if (victim == kNone) {
             return kNone;
         }

@@ -47,8 +47,8 @@ public:
     void touch(uint32_t slot);
     void retain(uint32_t slot);
 
-    // Gives `key` a slot: a free one of its own class, else a free larger one, else that of an expert without a pin,
-    // which is evicted. kNone when the pinned leave no room. `key` must not be resident. That it is used, touch() says.
+    // Gives `key` a slot: a free one of its own class, else a free larger one, else that of an expert without a pin, which
+    // is evicted, from its own class if possible. kNone when the pinned leave no room. `key` must not be resident. That it is used, touch() says.
     uint32_t acquire(uint32_t key, Recency recency = Recency::newest);
 
     // Whether so many experts of a class, which cost `cost` together, would fit if nothing else were resident.
@@ -75,6 +75,8 @@ private:
     };
 
     uint32_t free_class(uint32_t slot_class) const;
+    uint32_t victim_for(const ArenaShape::Expert & expert) const;
+    uint32_t victim_in(const ArenaShape::Expert & expert, uint32_t first_class, uint32_t last_class) const;
 
     const ArenaShape shape_;
     std::unique_ptr<EvictionPolicy> policy_;

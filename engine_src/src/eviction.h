@@ -40,11 +40,12 @@ public:
         uint64_t cost;
     };
 
-    // For whom a slot is wanted, and which will do: without a pin, and of this class or above.
+    // For whom a slot is wanted, and which will do: without a pin, and of one of these classes.
     struct Request {
         uint32_t block;
         uint64_t cost;
-        uint32_t least_class;
+        uint32_t first_class;
+        uint32_t last_class;
         const std::vector<bool> & pinned;
     };
 

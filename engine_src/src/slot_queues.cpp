@@ -47,7 +47,7 @@ void SlotQueues::append(uint32_t from, uint32_t to) {
 
 uint32_t SlotQueues::oldest(uint32_t queue, const EvictionPolicy::Request & request) const {
     uint32_t found = kNoSlot;
-    for (uint32_t c = request.least_class; c < n_classes_; ++c) {
+    for (uint32_t c = request.first_class; c <= request.last_class; ++c) {
         const uint32_t list = head(queue, c);
         uint32_t slot = nodes_[list].newer;
         while (slot != list && request.pinned[slot]) {

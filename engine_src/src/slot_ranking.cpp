@@ -27,7 +27,7 @@ void SlotRanking::remove(uint32_t slot) { sorted_[class_of_slot_[slot]].erase(pl
 
 uint32_t SlotRanking::least(const EvictionPolicy::Request & request) const {
     const Place * found = nullptr;
-    for (size_t c = request.least_class; c < sorted_.size(); ++c) {
+    for (uint32_t c = request.first_class; c <= request.last_class; ++c) {
         const auto it = std::find_if(sorted_[c].begin(), sorted_[c].end(),
                                      [&](const Place & place) { return !request.pinned[place.slot]; });
         if (it != sorted_[c].end() && (found == nullptr || *it < *found)) {

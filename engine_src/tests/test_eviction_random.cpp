@@ -75,6 +75,10 @@ public:
                     able.push_back(&r);
                 }
             }
+            const auto larger = [&](const Resident * r) { return !has_slot && r->slot_class > e.slot_class; };
+            if (!std::all_of(able.begin(), able.end(), larger)) {
+                able.erase(std::remove_if(able.begin(), able.end(), larger), able.end());
+            }
             if (able.empty()) {
                 return false;
             }
