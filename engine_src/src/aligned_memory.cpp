@@ -33,6 +33,12 @@ AlignedMemory::~AlignedMemory() {
     }
 }
 
+void AlignedMemory::commit() {
+    for (size_t at = 0; at < size_; at += kIoBlock) {
+        static_cast<volatile std::byte *>(data_)[at] = std::byte{0};
+    }
+}
+
 AlignedMemory::AlignedMemory(AlignedMemory && other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 

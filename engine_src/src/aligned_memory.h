@@ -23,6 +23,9 @@ public:
     AlignedMemory(const AlignedMemory &) = delete;
     AlignedMemory & operator=(const AlignedMemory &) = delete;
 
+    // Takes all pages now. Untouched ones are only taken when they are used: too late to find out that there are none.
+    void commit();
+
     std::byte * data() const { return data_; }
     size_t size() const { return size_; }
 

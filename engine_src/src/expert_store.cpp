@@ -15,7 +15,7 @@ ExpertStore::ExpertStore(const Catalog & catalog, const SlotLayout & layout, IoP
       reuse_(options.reuse),
       arena_(options.arena, options.policy),
       regions_(options.regions),
-      memory_(options.regions),
+      memory_(options.regions, options.commit),
       first_touch_pending_(arena_.n_slots(), false) {
     for (uint32_t b = 0; b < catalog.blocks().size(); ++b) {
         std::vector<PartSlots> parts;

@@ -51,6 +51,7 @@ struct StoreOptions {
     ArenaShape arena;
     std::vector<SlotRegion> regions;  // the memory of its slots, in their order
     bool reuse = true;                // false: experts are forgotten at the end of each layer
+    bool commit = false;              // take all memory at once
     std::string policy = "lru";       // of eviction
 };
 

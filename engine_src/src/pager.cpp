@@ -74,7 +74,9 @@ public:
             sweep_dense_mapping(catalog_);
         }
         io_.emplace(files_, options_.io_threads, io_trace_ ? record_reads() : IoPool::Observer());
-        store_.emplace(catalog_, layout_, *io_, StoreOptions{shape_.arena, shape_.regions, options_.arena_bytes || options_.cache_bytes != 0});
+        store_.emplace(catalog_, layout_, *io_, StoreOptions{shape_.arena, shape_.regions,
+                                                           options_.arena_bytes || options_.cache_bytes != 0,
+                                                           options_.arena_bytes.has_value()});
         if (needs_policy()) {
             RoutingOptions routing;
             routing.drop = options_.drop;

@@ -30,8 +30,8 @@ enum class DensePolicy { mmap, warm, anon };
 struct PagerOptions {
     std::string model_path;
     uint64_t cache_bytes = 0;  // arena size; 0: no reuse between calls, the smallest arena that works
-    // Instead: a cache of what fits into just so many bytes, be it less than one layer's top-k. Throws Error(memory) below
-    // one expert of any size.
+    // Instead: a cache of what fits into just so many bytes, be it less than one layer's top-k, all of it taken at load.
+    // Throws Error(memory) below one expert of any size.
     std::optional<uint64_t> arena_bytes;
     int io_threads = 4;
     bool direct_io = true;  // a request: what came of it stands in PagerInfo

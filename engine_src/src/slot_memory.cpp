@@ -16,7 +16,10 @@ uint64_t total_bytes(const std::vector<SlotRegion> & regions) {
 
 }  // namespace
 
-SlotMemory::SlotMemory(const std::vector<SlotRegion> & regions) : memory_(total_bytes(regions)) {
+SlotMemory::SlotMemory(const std::vector<SlotRegion> & regions, bool commit) : memory_(total_bytes(regions)) {
+    if (commit) {
+        memory_.commit();
+    }
     std::byte * begin = memory_.data();
     uint32_t first = 0;
     for (const SlotRegion & region : regions) {

@@ -33,8 +33,8 @@ using PartSlots = std::vector<PartRange>;
 
 class SlotMemory {
 public:
-    // Throws Error(memory).
-    explicit SlotMemory(const std::vector<SlotRegion> & regions);
+    // `commit`: take the memory now, not when slots are first used. Throws Error(memory).
+    SlotMemory(const std::vector<SlotRegion> & regions, bool commit);
 
     std::byte * slot(uint32_t slot) const;
     PartSlots part(const PartPlace & place) const;
