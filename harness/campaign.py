@@ -22,6 +22,7 @@ from harness.plan import make_plan
 from harness.schema import Config, check_config
 
 if TYPE_CHECKING:
+    from harness.analysis.outputs import Output
     from harness.build import EngineBuild
     from harness.models import ModelFile
     from harness.records import CampaignVerdict, CellRecord, GivenText, Plan
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # the journal's first event: which command line asked for the campaign
 CREATED = "campaign_created"
+# what names a text, of a cell and of its arm
+_TEXT_KEYS = ("text", "perplexity")
 PLAN_ONLY = "plan only: nothing was run, and the engine was not asked whether it fits"
 
 
@@ -160,8 +163,12 @@ def _stored_plan(directory: Path) -> Plan:
 def _texts(config: Config) -> dict[str, GivenText]:
     from harness.models.text import given_text
 
-    named = {name: cell.text for name, cell in config.cells.items()}
-    return {t: given_text(t, f"cells.{name}.text") for name, t in named.items() if t is not None}
+    named = {
+        f"cells.{name}.{key}": getattr(cell, key)
+        for name, cell in config.cells.items()
+        for key in _TEXT_KEYS
+    }
+    return {text: given_text(text, key) for key, text in named.items() if text is not None}
 
 
 def _check_routes(config: Config) -> None:
@@ -178,16 +185,17 @@ def _check_routes(config: Config) -> None:
 
 
 def _check_texts(plan: Plan) -> None:
-    """A resumed campaign decodes the texts that it began with."""
+    """A resumed campaign decodes and scores the texts that it began with."""
     from harness.models.text import given_text
 
     for name, arm in plan.arms.items():
-        key = f"cells.{name}.text"
-        if arm.text is not None and given_text(arm.text.path, key) != arm.text:
-            raise UsageError(
-                f"{key}: {arm.text.path} is not what it was when the campaign began; "
-                "restore it, or start a new campaign"
-            )
+        for key in _TEXT_KEYS:
+            text: GivenText | None = getattr(arm, key)
+            if text is not None and given_text(text.path, f"cells.{name}.{key}") != text:
+                raise UsageError(
+                    f"cells.{name}.{key}: {text.path} is not what it was when the campaign began; "
+                    "restore it, or start a new campaign"
+                )
 
 
 def _model(config: Config) -> ModelFile:
@@ -313,14 +321,17 @@ def _judge(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict
 
 def _verdict(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict:
     """By the design of the plan, which a resumed campaign brings along."""
+    from harness.analysis.found import with_findings
     from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
     from harness.analysis.survey import survey_verdict
 
     name = campaign.directory.name
     if campaign.plan.design == "survey":
-        return survey_verdict(name)
+        verdict = survey_verdict(name)
+        return with_findings(verdict, records, outputs(campaign.directory, records))
     if campaign.plan.design == "levels":
-        return survey_verdict(name, "a ladder of memory limits")
+        verdict = survey_verdict(name, "a ladder of memory limits")
+        return with_findings(verdict, records, outputs(campaign.directory, records))
     limits = campaign.config.verdict
     settings = FourCellSettings(
         sentinel_stable_pct=limits.stable_pct,
@@ -341,18 +352,30 @@ def first_command(directory: Path) -> str:
     return shlex.join(["python", "-m", "harness", *words])
 
 
+def outputs(directory: Path, records: Sequence[CellRecord]) -> dict[int, Output]:
+    """What every cell generated, by its index, where it is whole."""
+    from harness.collect import read_output
+
+    read = {r.index: read_output(_cell_dir(directory, r), r) for r in records}
+    return {index: output for index, output in read.items() if output is not None}
+
+
 def token_walls(directory: Path, records: Sequence[CellRecord]) -> dict[int, list[float]]:
     """Wall time of every token in milliseconds, by cell index, where `tokens.csv` has them all."""
     from harness.engines import native
 
     found = {}
     for record in records:
-        path = directory / "cells" / f"{record.index:02d}-{record.cell}" / native.TOKENS
+        path = _cell_dir(directory, record) / native.TOKENS
         rows = native.read_tokens(path.read_bytes()) if path.is_file() else []
         walls = [wall for row in rows if (wall := row.get("wall_ms")) is not None]
         if walls and len(walls) == len(rows):
             found[record.index] = walls
     return found
+
+
+def _cell_dir(directory: Path, record: CellRecord) -> Path:
+    return directory / "cells" / f"{record.index:02d}-{record.cell}"
 
 
 def _track_what_there_is(campaign: Campaign, view: Terminal) -> None:

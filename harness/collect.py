@@ -6,13 +6,17 @@ The same files give the same record, so a campaign can be read again without the
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import signal
 from pathlib import Path
 
+from harness.analysis.outputs import Output
 from harness.device.launcher import LauncherResult, last_word, read_result
 from harness.engines import native
 from harness.errors import DeviceError
 from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
+
+STDOUT = "stdout.txt"
 
 
 def collect_cell(
@@ -43,6 +47,7 @@ def collect_cell(
     if result is None:
         detail = ": ".join(text for text in (detail, last_word(cell_dir)) if text)
     result = result or LauncherResult("failed")
+    text = arm.text or arm.perplexity
     return CellRecord(
         cell=cell.name,
         arm=cell.arm,
@@ -60,11 +65,15 @@ def collect_cell(
         identity=dataclasses.replace(
             outcome.identity,
             model_sha256=model_sha256,
-            text_sha256=None if arm.text is None else arm.text.sha256,
+            text_sha256=None if text is None else text.sha256,
+            prompt_sha256=None
+            if arm.perplexity
+            else hashlib.sha256(arm.prompt.encode()).hexdigest(),
         ),
         level=arm.level,
         arena=outcome.arena,
         budget=outcome.budget,
+        perplexity=outcome.perplexity,
         prediction=outcome.prediction,
         predictor_disarmed=outcome.predictor_disarmed,
         forced_routes=outcome.forced_routes,
@@ -76,6 +85,14 @@ def collect_cell(
         cgroup=result.cgroup,
         status_detail=detail,
     )
+
+
+def read_output(cell_dir: Path, record: CellRecord) -> Output | None:
+    """What the cell of `record` generated; None when it is not there, or not whole."""
+    ids = native.read_ids(_content(cell_dir / native.TELEMETRY))
+    if not ids or native.ids_sha256(ids) != record.output_sha256:
+        return None
+    return Output(ids, _content(cell_dir / STDOUT))
 
 
 def judge(

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from harness.typed import ranged, say
+
+EvictionPolicy = Literal["lru", "ls", "ls_pos", "lfu", "layer"]
+EVICTION_POLICIES: tuple[str, ...] = get_args(EvictionPolicy)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class EngineFlags:
     cache_ceil_mb: int | None = field(metadata=ranged(0))
     ram_budget_mb: int | None = field(metadata=ranged(1))
     reserve_mb: int | None = field(metadata=ranged(0))
-    evict: Literal["lru", "ls", "ls_pos", "lfu", "layer"] | None
+    evict: EvictionPolicy | None
     force_cache: bool
     load_all: bool
     io_threads: int | None = field(metadata=ranged(1, 16))
@@ -124,7 +127,7 @@ def asked(settings: Mapping[str, Any], name: str) -> bool:
     return not any(type(value) is type(s) and value == s for s in _silent(name))
 
 
-def _acts(settings: Mapping[str, Any], name: str) -> bool:
+def acts(settings: Mapping[str, Any], name: str) -> bool:
     """As `asked`, but for prefetch 0: it reads nothing ahead."""
     return asked(settings, name) and not (name == "prefetch" and settings[name] == 0)
 
@@ -144,7 +147,7 @@ def _silent(name: str) -> tuple[Any, ...]:
     return _SILENT.get(name, (None, False))
 
 
-def _off(name: str, value: Any) -> str:
+def off(name: str, value: Any) -> str:
     """What to write so that the setting is not asked for."""
     return say(next((s for s in _silent(name) if type(s) is type(value)), None))
 
@@ -156,14 +159,14 @@ def _conflicts(s: Mapping[str, Any]) -> Iterator[Conflict]:
                 yield Conflict(
                     name,
                     f"{say(s[name])} cannot act without moe_stream; set it to "
-                    f"{_off(name, s[name])}, or moe_stream to true",
+                    f"{off(name, s[name])}, or moe_stream to true",
                 )
     for a, b in _EXCLUDE_EACH_OTHER:
-        if _acts(s, a) and _acts(s, b):
+        if acts(s, a) and acts(s, b):
             yield Conflict(
                 a,
                 f"{a}={say(s[a])} and {b}={say(s[b])} exclude each other; "
-                f"set {a} to {_off(a, s[a])} or {b} to {_off(b, s[b])}",
+                f"set {a} to {off(a, s[a])} or {b} to {off(b, s[b])}",
             )
     for name, other in _NEED_ANOTHER:
         if asked(s, name) and not asked(s, other):
@@ -184,7 +187,7 @@ def _cache_conflicts(s: Mapping[str, Any]) -> Iterator[Conflict]:
     if s["force_cache"] and s["cache_mb"] == "auto":
         yield Conflict("force_cache", "cannot act with cache_mb=auto; give the size, or use false")
     for name in _NEED_A_CACHE:
-        if _acts(s, name) and not has_cache(s):
+        if acts(s, name) and not has_cache(s):
             yield Conflict(
                 name, f"{say(s[name])} needs a cache; set cache_fraction, or cache_mb above 0"
             )

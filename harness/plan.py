@@ -56,8 +56,9 @@ def make_plan(
 ) -> Plan:
     """The ordered campaign that `config` asks for on a machine with `cores` cores.
 
-    `texts`: what each `text` of a cell stands for. Without a model, for a plan that is only shown:
-    nothing is checked against it, and a cache or a limit that is a fraction of it stays None.
+    `texts`: what each `text` and `perplexity` of a cell stands for. Without a model, for a plan
+    that is only shown: nothing is checked against it, and a cache or a limit that is a fraction of
+    it stays None.
     """
     baseline, candidates = config.design.baseline, candidates_of(config)
     spacing_s = config.schedule.spacing_s
@@ -194,6 +195,7 @@ def _arm(
             prompt=cell.prompt,
             n_predict=cell.n_predict,
             text=None if cell.text is None else texts[cell.text],
+            perplexity=None if cell.perplexity is None else texts[cell.perplexity],
             seed=cell.seed,
             time_limit_s=cell.time_limit_s,
             level=level,

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from harness.findings import EvictionRow, IdentityRow, TopKRow
+
 Role = Literal["baseline", "candidate", "sentinel"]
 CellStatus = Literal["ok", "failed", "refused", "killed"]
 CgroupMode = Literal["wanted", "required"]
@@ -71,7 +73,7 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class GivenText:
-    """A text that is decoded instead of the model's own choices."""
+    """A text that is decoded instead of the model's own choices, or scored."""
 
     path: str
     sha256: str
@@ -100,6 +102,7 @@ class Arm:
     prompt: str
     n_predict: int
     text: GivenText | None = None  # None: greedy
+    perplexity: GivenText | None = None  # scored instead of decoding
     seed: int = 0
     data_limit_bytes: int | None = None  # RLIMIT_DATA of the engine process
     cgroup_limit_bytes: int | None = None  # of all its memory, page cache included
@@ -299,7 +302,8 @@ class ArmIdentity:
     dense_weights: str | None = None
     expert_used: int | None = None
     threads: int | None = None
-    text_sha256: str | None = None  # of the text that was given
+    text_sha256: str | None = None  # of the text that was given, or scored
+    prompt_sha256: str | None = None  # None also where nothing was to be decoded
 
 
 @dataclass(frozen=True)
@@ -328,6 +332,18 @@ class RamBudget:
     ram_budget_bytes: int
     reserve_bytes: int
     reserve_measured_bytes: int
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Of a text, scored in chunks of `n_ctx` tokens; `nll` in nats per scored token."""
+
+    value: float
+    nll: float
+    tokens: int
+    chunks: int
+    n_ctx: int
+    stderr: float
 
 
 @dataclass(frozen=True)
@@ -418,6 +434,7 @@ class CellRecord:
     level: MemoryLevel | None = None
     arena: Arena | None = None
     budget: RamBudget | None = None
+    perplexity: Perplexity | None = None  # None also where the cell decoded
     prediction: Prediction | None = None
     predictor_disarmed: PredictorDisarmed | None = None
     forced_routes: ForcedRoutes | None = None
@@ -465,8 +482,11 @@ class CandidateVerdict:
 
 @dataclass(frozen=True)
 class CampaignVerdict:
-    """`verdict.json` is exactly this."""
+    """`verdict.json` is exactly this. The last three: what cells under memory caps found."""
 
     campaign: str
     drift: Drift
     verdicts: tuple[CandidateVerdict, ...]
+    topk: tuple[TopKRow, ...] = ()
+    eviction: tuple[EvictionRow, ...] = ()
+    identity: tuple[IdentityRow, ...] = ()

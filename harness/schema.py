@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.engine_flags import EngineFlags, conflict
+from harness.engine_flags import EngineFlags, acts, conflict, off
 from harness.errors import UsageError
 from harness.typed import MISSING, from_mapping, nearest, ranged, say
 
@@ -25,6 +25,8 @@ _NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter 
 # planned by the design itself (sentinel_1 and so on within long sessions), so not for users' cells
 SENTINEL = "sentinel"
 MAX_LIMIT_MB = 2**30
+# of a chunk of two tokens none is scored
+MIN_SCORED_CTX = 3
 _SENTINELS = re.compile(rf"{SENTINEL}(_\d+)?")
 
 
@@ -34,6 +36,7 @@ class CellConfig:
 
     prompt: str
     text: str | None
+    perplexity: str | None
     n_predict: int = field(metadata=ranged(1))
     n_ctx: int = field(metadata=ranged(1))
     n_batch: int = field(metadata=ranged(1))
@@ -185,7 +188,9 @@ def _check_cells(config: Config) -> None:
             raise UsageError(
                 f"{key}.text: empty; give a text file, heldout, or null for greedy decoding"
             )
-        if cell.n_predict >= cell.n_ctx:
+        if cell.perplexity is not None:
+            _check_perplexity(key, cell.perplexity, cell, config.design.kind)
+        elif cell.n_predict >= cell.n_ctx:
             raise UsageError(
                 f"{key}.n_predict: {cell.n_predict} tokens and a prompt do not fit in n_ctx="
                 f"{cell.n_ctx}; raise cell.n_ctx or lower cell.n_predict"
@@ -195,6 +200,42 @@ def _check_cells(config: Config) -> None:
                 f"{key}.seed: {cell.seed} cannot act, the engine decodes greedily; use cell.seed=0"
             )
         _check_flags(key, cell, config.design.kind == "levels")
+
+
+# what acts only while single tokens are decoded
+_OF_DECODING = ("prefetch", "predict_prefetch", "predict_log", "forced_routes")
+
+
+def _check_perplexity(key: str, scored: str, cell: CellConfig, design: str) -> None:
+    """A cell that scores a text decodes nothing, and so has no speed to compare."""
+    if not scored.strip():
+        raise UsageError(f"{key}.perplexity: empty; give a text file, heldout, or null")
+    if cell.text is not None:
+        raise UsageError(
+            f"{key}.perplexity: {say(scored)} and text={say(cell.text)} exclude each other: "
+            "a text is scored or decoded; set one of them to null"
+        )
+    if design == "four_cell":
+        raise UsageError(
+            f"{key}.perplexity: {say(scored)} where speeds are compared; "
+            "set it to null, or use design=survey"
+        )
+    if cell.n_ctx < MIN_SCORED_CTX:
+        raise UsageError(
+            f"{key}.n_ctx: {cell.n_ctx} is too short to score a text; use {MIN_SCORED_CTX} or more"
+        )
+    settings = vars(cell.engine)
+    for name in _OF_DECODING:
+        if acts(settings, name):
+            raise UsageError(
+                f"{key}.engine.{name}: {say(settings[name])} cannot act where a text is scored: "
+                f"nothing is decoded; set it to {off(name, settings[name])}"
+            )
+    if cell.engine.drop_cold_experts is not None and not cell.engine.drop_in_prefill:
+        raise UsageError(
+            f"{key}.engine.drop_cold_experts: {say(cell.engine.drop_cold_experts)} cannot act "
+            "where a text is scored, as a prompt is; set drop_in_prefill to true"
+        )
 
 
 def _encodable(text: str) -> bool:

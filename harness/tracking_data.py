@@ -20,6 +20,8 @@ from typing import Any, Literal
 
 from harness import rundir
 from harness.analysis import tables
+from harness.analysis.found import finding_tables
+from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.configure import load_yaml, to_yaml
 from harness.engines.native import TOKENS, Row, read_tokens
 from harness.errors import DeviceError
@@ -123,12 +125,14 @@ def read_campaign(directory: Path) -> CampaignData:
         parent=_parent_run(stored, cells),
         cells=cells,
         config_yaml=to_yaml(config) if config else None,
-        tables=campaign_tables(stored.records),
+        tables=campaign_tables(stored.records, stored.verdict),
     )
 
 
-def campaign_tables(records: Sequence[CellRecord]) -> dict[str, tables.Data]:
-    """The result of every cell, and what predictors scored in the cells that asked for it."""
+def campaign_tables(
+    records: Sequence[CellRecord], verdict: CampaignVerdict | None
+) -> dict[str, tables.Data]:
+    """The result of every cell, what predictors scored, and what the cells found together."""
     found = {"results.json": tables.results(records)} if records else {}
     for name, of in (
         ("predictors.json", tables.predictors),
@@ -140,6 +144,8 @@ def campaign_tables(records: Sequence[CellRecord]) -> dict[str, tables.Data]:
                 (tables.Column("cell", "cell"), *scored[0][1].columns),
                 tuple((cell, *row) for cell, data in scored for row in data.rows),
             )
+    if verdict is not None:
+        found |= {f"{name}.json": data for name, data in finding_tables(verdict).items()}
     return found
 
 
@@ -192,6 +198,8 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
         tags["verdict.drift"] = stored.verdict.drift.verdict
         for v in stored.verdict.verdicts:
             tags[name_for_store(f"verdict.{v.candidate}")] = v.outcome
+        if stored.verdict.identity:
+            tags["verdict.identity"] = identity_verdict(stored.verdict.identity)
         points = [
             Point(name_for_store(key), value, end_ms or start_ms, 0)
             for key, value in _verdict_numbers(stored.verdict)
@@ -249,6 +257,8 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
             effect = "" if v.effect_pct is None else f" ({v.effect_pct:+.1f} % tok/s)"
             lines.append(f"\n**{v.candidate}: {v.outcome}**{effect}")
             lines += [f"- {r}" for r in v.reasons]
+        if stored.verdict.identity:
+            lines.append(f"\n**{identity_in_words(stored.verdict.identity)}**")
     return "\n".join(lines) or "nothing measured"
 
 
@@ -314,6 +324,7 @@ def _arm_params(arm: Arm) -> dict[str, Any]:
         "asked": to_json(arm.engine),
         "n_predict": arm.n_predict,
         "text": None if arm.text is None else arm.text.path,
+        "perplexity": None if arm.perplexity is None else arm.perplexity.path,
         "prompt_sha256": hashlib.sha256(arm.prompt.encode()).hexdigest(),
     }
 
@@ -358,6 +369,11 @@ def _series(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[float | None]]]
 def _summaries(record: CellRecord) -> Iterator[tuple[str, float]]:
     numbers: dict[str, Any] = dict(to_json(record.metrics))
     numbers["perplexity"] = record.metrics.perplexity
+    if record.perplexity is not None:
+        numbers["perplexity"] = record.perplexity.value
+        numbers["nll"] = record.perplexity.nll
+        numbers["perplexity_stderr"] = record.perplexity.stderr
+        numbers["scored_tokens"] = record.perplexity.tokens
     numbers |= {f"work/{k}": v for k, v in to_json(record.counters).items()}
     if record.cgroup is not None:
         counted = ("peak_bytes", "failcnt", "oom_kills")

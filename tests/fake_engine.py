@@ -4,7 +4,8 @@
 The prompt is a JSON object: `token_ms` (pause per token), `die_after` (tokens, then exit without a
 summary), `exit`, `complain` (error line), `signal` (sent to itself at the end), `ignore_term`,
 `start` (keys that replace those of the start record), `summary` (the same for the summary),
-`hang` (sleeps for an hour at the end), `needed_bytes` (answer to `--plan-memory`; with
+`hang` (sleeps for an hour at the end), `strays` (a policy under which the last token is another
+one), `needed_bytes` (answer to `--plan-memory`; with
 `--ram-budget-mb` what is needed beside the arena), `refuse` (error line with which `--plan-memory`
 ends, exit 2).
 """
@@ -12,8 +13,10 @@ ends, exit 2).
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
@@ -56,7 +59,9 @@ SWITCHES = (
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("-m", required=True)
-    parser.add_argument("-f", required=True)
+    text = parser.add_mutually_exclusive_group(required=True)
+    text.add_argument("-f")
+    text.add_argument("--ppl-file")
     for flag in NUMBERS:
         parser.add_argument(flag, type=int)
     for flag in TEXTS:
@@ -69,8 +74,10 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
-    with open(args.f, encoding="utf-8") as f:  # noqa: PTH123
-        asked = json.load(f)
+    asked = {}
+    if args.f is not None:
+        with open(args.f, encoding="utf-8") as f:  # noqa: PTH123
+            asked = json.load(f)
     if args.ram_budget_mb is not None and not fits(args, asked):
         return 4
     if args.plan_memory:
@@ -81,8 +88,14 @@ def main() -> int:
         print(f"moe-engine: error: {asked['complain']}", file=sys.stderr)
     if asked.get("exit") and "die_after" not in asked:
         return int(asked["exit"])
-    with open(args.telemetry, "w") as telemetry, open(args.csv, "w") as rows:  # noqa: PTH123
-        decode(args, asked, telemetry, rows)
+    with open(args.telemetry, "w") as telemetry:  # noqa: PTH123
+        if args.ppl_file is not None:
+            say = functools.partial(tell, telemetry)
+            say("start", start_record(args, asked))
+            say("summary", scores(args))
+            return 0
+        with open(args.csv, "w") as rows:  # noqa: PTH123
+            decode(args, asked, telemetry, rows)
     if asked.get("hang"):
         time.sleep(3600)
     if "signal" in asked:
@@ -156,10 +169,30 @@ def plan_memory(args, asked) -> int:
     return 0
 
 
-def decode(args, asked, telemetry, rows) -> None:
-    def say(kind: str, entry: dict) -> None:
-        print(json.dumps({"type": kind, **entry}), file=telemetry, flush=True)
+def tell(telemetry, kind: str, entry: dict) -> None:
+    print(json.dumps({"type": kind, **entry}), file=telemetry, flush=True)
 
+
+def scores(args) -> dict:
+    """Fewer experts, a higher perplexity."""
+    value = 30.0 + 4 - (args.expert_used or 4)
+    return {
+        "tokens": 0,
+        "tok_s": None,
+        "prefill_tok_s": 900.0,
+        "ids_sha256": None,
+        "perplexity": {
+            "value": value,
+            "nll": math.log(value),
+            "tokens": 512,
+            "chunks": 2,
+            "n_ctx": args.c,
+            "stderr": 0.5,
+        },
+    }
+
+
+def start_record(args, asked) -> dict:
     stream = args.moe_stream
     auto = args.cache_mb == "auto"
     cache_mb = cache_bytes(args) >> 20
@@ -190,6 +223,7 @@ def decode(args, asked, telemetry, rows) -> None:
         "drop_renorm": not args.drop_no_renorm,
         "drop_in_prefill": args.drop_in_prefill,
         "given_text": args.given_text,
+        "ppl_file": args.ppl_file,
         "io_threads": (args.io_threads or 4) if stream else None,
         "direct_io_requested": not args.no_odirect if stream else None,
         "dense_weights": args.dense_weights or "mmap",
@@ -210,7 +244,16 @@ def decode(args, asked, telemetry, rows) -> None:
         "pid": os.getpid(),
     }
     start["config"].update(asked.get("start", {}).pop("config", {}))
-    say("start", start | asked.get("start", {}))
+    return start | asked.get("start", {})
+
+
+def decode(args, asked, telemetry, rows) -> None:
+    say = functools.partial(tell, telemetry)
+    stream = args.moe_stream
+    say("start", start_record(args, asked))
+    ids = list(range(args.n))
+    if "strays" in asked and asked["strays"] == args.evict:
+        ids[-1] += 1
     counters = {
         **(COUNTERS | GROUPS if stream else dict.fromkeys(COUNTERS | GROUPS)),
         **(AHEAD if args.prefetch or args.predict_prefetch else dict.fromkeys(AHEAD)),
@@ -225,7 +268,7 @@ def decode(args, asked, telemetry, rows) -> None:
         time.sleep(asked.get("token_ms", 1) / 1e3)
         row = {"token": token, "wall_ms": wall_ms, **timing, **counters, **FAULTS}
         print(",".join("" if v is None else str(v) for v in row.values()), file=rows, flush=True)
-        say("token", {**row, "id": token, "text_hex": ""})
+        say("token", {**row, "id": ids[token], "text_hex": ""})
 
     def times(n: int) -> dict:
         return {key: None if value is None else value * n for key, value in counters.items()}
@@ -243,7 +286,7 @@ def decode(args, asked, telemetry, rows) -> None:
         "given": {"tokens": args.n, "agreed": args.n // 4, "nll": 3.5} if args.given_text else None,
         "prediction": prediction() if args.predict_log else None,
         "predictor_disarmed": None,
-        "ids_sha256": hashlib.sha256(b"".join(b"%d\n" % t for t in range(args.n))).hexdigest(),
+        "ids_sha256": hashlib.sha256(b"".join(b"%d\n" % i for i in ids)).hexdigest(),
     }
     say("summary", summary | asked.get("summary", {}))
     print("fake text", end="")

@@ -85,7 +85,7 @@ def _result(record: CellRecord) -> tuple[Value, ...]:
         _mib(m.spec_bytes_per_token),
         m.spec_useful_share,
         m.dropped_share,
-        m.perplexity,
+        m.perplexity if record.perplexity is None else record.perplexity.value,
         _mib(m.anon_peak_bytes),
         record.status,
     )

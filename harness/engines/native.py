@@ -7,10 +7,11 @@ engines may say more. What the engine did not say is None, never 0.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from harness.records import (
     Counters,
     ForcedRoutes,
     Metrics,
+    Perplexity,
     Prediction,
     PredictorDisarmed,
     RamBudget,
@@ -57,6 +59,7 @@ class Outcome:
     identity: ArmIdentity = field(default_factory=ArmIdentity)
     arena: Arena | None = None
     budget: RamBudget | None = None
+    perplexity: Perplexity | None = None
     prediction: Prediction | None = None
     predictor_disarmed: PredictorDisarmed | None = None
     forced_routes: ForcedRoutes | None = None
@@ -90,6 +93,18 @@ def complaint(stderr: bytes) -> str | None:
         if line.startswith(_ERROR):
             return line.removeprefix(_ERROR)
     return None
+
+
+def read_ids(content: bytes) -> tuple[int, ...]:
+    """The ids of the tokens that are out, from the telemetry, in order."""
+    entries = (_json_object(line) for line in content.split(b"\n") if b'"token"' in line)
+    ids = (_int(entry, "id") for entry in entries if entry.get("type") == "token")
+    return tuple(i for i in ids if i is not None)
+
+
+def ids_sha256(ids: Iterable[int]) -> str:
+    """As the engine's summary names its output."""
+    return hashlib.sha256(b"".join(b"%d\n" % i for i in ids)).hexdigest()
 
 
 def read_tokens(content: bytes) -> list[Row]:
@@ -132,6 +147,7 @@ def understand(arm: Arm, telemetry: Telemetry, rows: Sequence[Row]) -> Outcome:
         identity=_identity(start or {}),
         arena=_said(Arena, start, "arena", problems),
         budget=_said(RamBudget, start, "budget", problems),
+        perplexity=_said(Perplexity, summary, "perplexity", problems),
         prediction=_said(Prediction, summary, "prediction", problems),
         predictor_disarmed=_said(PredictorDisarmed, summary, "predictor_disarmed", problems),
         forced_routes=_said(ForcedRoutes, start, "forced_routes", problems),
@@ -212,6 +228,10 @@ def _problems(arm: Arm, telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
     summary = telemetry.summary
     if summary is None:
         return [*found, "the engine's telemetry has no summary: the run did not end"]
+    if arm.perplexity is not None:
+        if _get(summary, "perplexity") is None:
+            found.append("asked for the perplexity of a text, the engine did not say it")
+        return found
     tokens = _int(summary, "tokens")
     if tokens != len(rows):
         found.append(f"{TOKENS} has {len(rows)} rows, the engine's summary {tokens} tokens")
@@ -264,7 +284,7 @@ def _mismatches(arm: Arm, start: Mapping[str, Any]) -> list[str]:
     Whether direct I/O took effect is not among them: that is a property of the storage, and stands
     in the identity.
     """
-    s = arm.engine
+    s, scored = arm.engine, arm.perplexity
     config = _get(start, "config")
     named = {name: getattr(s, name) for name in _CONFIRMED}
     if s.cache_mb == "auto":
@@ -273,7 +293,12 @@ def _mismatches(arm: Arm, start: Mapping[str, Any]) -> list[str]:
         named["drop_renorm"] = s.drop_renorm
     asked: list[tuple[str, Any, Any]] = [
         ("mode", "stream" if s.moe_stream else "plain", _get(start, "mode")),
-        ("n_predict", arm.n_predict, _get(config, "n_predict")),
+        ("n_predict", None if scored else arm.n_predict, _get(config, "n_predict")),
+        (
+            "perplexity of",
+            scored.path if scored else "nothing",
+            _get(config, "ppl_file") or "nothing",
+        ),
         # nothing said is greedy decoding
         ("text", arm.text.path if arm.text else "greedy", _get(config, "given_text") or "greedy"),
         *((name, want, _get(config, name)) for name, want in named.items()),

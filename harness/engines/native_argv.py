@@ -36,8 +36,8 @@ _VALUES = (
     ("--drop-cold-experts", "drop_cold_experts"),
     ("--expert-used", "expert_used"),
 )
-# of a run, not of its memory plan
-_RUN_SWITCHES = (("--no-eog", "no_eog", True), ("--predict-log", "predict_log", True))
+# of decoding, neither of its memory plan nor of scoring a text
+_DECODING_SWITCHES = (("--no-eog", "no_eog", True), ("--predict-log", "predict_log", True))
 
 
 def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir: Path) -> list[str]:
@@ -47,7 +47,8 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
     """
     argv = _common_argv(engine, model, prompt_file, arm)
     s = arm.engine
-    argv += [flag for flag, name, on in _RUN_SWITCHES if getattr(s, name) is on]
+    decodes = arm.perplexity is None
+    argv += [flag for flag, name, on in _DECODING_SWITCHES if decodes and getattr(s, name) is on]
     if arm.text is not None:
         argv += ["--given-text", arm.text.path]
     for kind in ("route", "io", "compute"):
@@ -57,7 +58,9 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
         argv += ["--compute-trace-by", s.compute_trace]
     if s.stats:
         argv += ["--stats", str(out_dir / STATS)]
-    return [*argv, "--csv", str(out_dir / TOKENS), "--telemetry", str(out_dir / TELEMETRY)]
+    if decodes:
+        argv += ["--csv", str(out_dir / TOKENS)]
+    return [*argv, "--telemetry", str(out_dir / TELEMETRY)]
 
 
 def plan_memory_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
@@ -70,7 +73,11 @@ def _common_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list
     found = conflict(vars(s))
     if found is not None:
         raise UsageError(f"arm {arm.name}: {found.name}: {found.words}")
-    argv = [str(engine), "-m", str(model), "-f", str(prompt_file), "-n", str(arm.n_predict)]
+    argv = [str(engine), "-m", str(model)]
+    if arm.perplexity is not None:
+        argv += ["--ppl-file", arm.perplexity.path]
+    else:
+        argv += ["-f", str(prompt_file), "-n", str(arm.n_predict)]
     argv += ["-c", str(s.n_ctx), "-b", str(s.n_batch), "-t", str(s.threads)]
     argv += ["--temp", "0", "--seed", str(arm.seed)]
     argv += [flag for flag, name, on in _SWITCHES if getattr(s, name) is on]

@@ -19,12 +19,17 @@ STYLES = {
     "equivalent": GOOD,
     "loss": BAD,
     "provisional_loss": BAD,
+    "identical": GOOD,
+    "differs": BAD,
     "ok": GOOD,
     "failed": BAD,
     "killed": BAD,
     "refused": BAD,
 }
-_WORDS = ("cell", "arm", "role", "status", "predictor")
+_WORDS = (
+    *("cell", "arm", "role", "status", "predictor", "policy", "output"),
+    "first difference, or why not shown",
+)
 
 
 def empty_table(*columns: str) -> Table:
@@ -60,7 +65,7 @@ def settings_of(arm: Arm) -> dict[str, str]:
     engine = arm.engine
     cache = "unknown" if engine.cache_mb is None else str(engine.cache_mb)
     if engine.ram_budget_mb is not None or arm.level is not None:
-        cache = "what is left"
+        cache = "the rest"
     unlimited = "-" if arm.level is None else "unknown"
     return {
         "cache MiB": cache if engine.moe_stream else "mmap",
@@ -72,7 +77,7 @@ def settings_of(arm: Arm) -> dict[str, str]:
         "threads": str(engine.threads),
         "n_ctx": str(engine.n_ctx),
         "n_batch": str(engine.n_batch),
-        "tokens": str(arm.n_predict),
+        "tokens": "-" if arm.perplexity is not None else str(arm.n_predict),
         "repack": _yes_no(engine.repack),
         "no_eog": _yes_no(engine.no_eog),
         "prompt": f"{len(arm.prompt)} characters",
@@ -115,8 +120,14 @@ def _mechanisms(arm: Arm) -> dict[str, str]:
         "load all": "yes" if e.load_all else "-",
         "traces": "+".join(traces) or "-",
         "forced routes": e.forced_routes or "-",
-        "text": "-" if arm.text is None else PurePath(arm.text.path).name,
+        "text": _text_of(arm),
     }
+
+
+def _text_of(arm: Arm) -> str:
+    if arm.perplexity is not None:
+        return f"scored {PurePath(arm.perplexity.path).name}"
+    return "-" if arm.text is None else PurePath(arm.text.path).name
 
 
 def said_of_all(settings: dict[str, str], differing: list[str], arm: Arm) -> str:

@@ -19,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis import tables
+from harness.analysis.found import finding_tables
+from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Plan, Prediction
 from harness.report.tables import (
@@ -53,6 +55,14 @@ OUTCOME_WORDS = {
     "provisional_win": "provisional win",
     "provisional_loss": "provisional loss",
     "unreadable": "unreadable: no baseline cell can be compared with it",
+}
+
+
+# of tables, by the name that `finding_tables` gives them
+FINDING_WORDS = {
+    "topk": "top-k by cap: what fewer experts save, and cost",
+    "eviction": "eviction policies by cap",
+    "identity": "greedy output against plain inference, token by token and byte by byte",
 }
 
 
@@ -124,12 +134,14 @@ class Terminal:
         settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
         first = plan.cells[0].arm
         differing = [t for t in settings[first] if len({s[t] for s in settings.values()}) > 1]
-        table = empty_table("cell", "arm", "role", "wait s", *differing, "expected s")
+        # without a baseline every cell is a candidate, and the only one of its arm
+        whose = ("arm", "role") if plan.baseline is not None else ()
+        table = empty_table("cell", *whose, "wait s", *differing, "expected s")
         for cell in plan.cells:
             own = settings[cell.arm]
-            row = [f"{cell.index} {cell.name}", cell.arm, cell.role, f"{cell.wait_s:g}"]
+            row = [f"{cell.index} {cell.name}", *(getattr(cell, key) for key in whose)]
             took = f"{seconds[cell.arm]:.0f}" if cell.arm in seconds else "unknown"
-            table.add_row(*row, *(own[title] for title in differing), took)
+            table.add_row(*row, f"{cell.wait_s:g}", *(own[title] for title in differing), took)
         self._print_table(table)
         same = said_of_all(settings[first], differing, plan.arms[first])
         self.say(f"model {model_name}; in all cells: {same}")
@@ -178,7 +190,7 @@ class Terminal:
     def _finished(self, event: CellFinished) -> None:
         record = event.record
         if record.status == "ok":
-            words = f"{_number(record.metrics.tok_s, 2)} tok/s, {record.counters.tokens} tokens"
+            words = _done(record)
         else:
             words = f"{record.status}: {record.status_detail or 'no reason given'}"
         self.say(f"{_place(event)}: {words}", "" if record.status == "ok" else BAD)
@@ -220,7 +232,17 @@ class Terminal:
         self._print_table(table_of(tables.predictors_by_layer(prediction)))
 
     def verdict(self, verdict: CampaignVerdict) -> None:
-        """The drift verdict and every candidate's, with reasons; what all share is said once."""
+        """What the cells found, the drift verdict, and every candidate's with reasons.
+
+        What all candidates share is said once.
+        """
+        for name, data in finding_tables(verdict).items():
+            self.say("")
+            self.say(FINDING_WORDS[name])
+            self._print_table(table_of(data))
+        if verdict.identity:
+            likeness = identity_verdict(verdict.identity)
+            self.say(identity_in_words(verdict.identity), _style(likeness))
         self.say("")
         drift = verdict.drift
         self.say(f"drift: {DRIFT_WORDS[drift.verdict]}", _style(drift.verdict))
@@ -275,6 +297,13 @@ def _time_expected(plan: Plan, seconds: Mapping[str, float]) -> str:
 
 def _cells(count: int) -> str:
     return f"{count} cell" if count == 1 else f"{count} cells"
+
+
+def _done(record: CellRecord) -> str:
+    scored = record.perplexity
+    if scored is None:
+        return f"{_number(record.metrics.tok_s, 2)} tok/s, {record.counters.tokens} tokens"
+    return f"perplexity {scored.value:.4f} +- {scored.stderr:.4f} of {scored.tokens} tokens"
 
 
 def _number(value: float | None, digits: int = 0) -> str:

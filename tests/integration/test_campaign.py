@@ -161,6 +161,66 @@ def test_a_level_at_which_the_engine_refuses_is_a_result(command: Command, tmp_p
     assert run(resume(campaign)).stdout.count("everything measured") == 1
 
 
+def capped(command: Command, cells: str, **behaviour: Any) -> list[str]:
+    """The command line of cells at two levels, of which the engine refuses the first."""
+    words = [w for w in command(needed_bytes=60 << 20, **behaviour) if "matched_pair" not in w]
+    ladder = ("design=levels", "memory=levels", "memory.levels=null", "memory.levels_mb=[40,90]")
+    return [
+        *words,
+        "+experiment=cache_sizes",
+        "cell.text=null",
+        "schedule.probe_s=0",
+        *ladder,
+        cells,
+    ]
+
+
+def test_greedy_output_is_compared_with_plain_and_a_refused_cell_shows_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    cells = "cells={ref:plain,lru:{},ls:{engine:{evict:ls}}}"
+    done = run([*capped(command, cells, strays="ls"), "cells.ref.capped=false"])
+    (campaign,) = campaigns(tmp_path)
+    verdict = json.loads((campaign / "verdict.json").read_text())
+    found = {(row["cap_bytes"] >> 20, row["policy"]): row for row in verdict["identity"]}
+    assert {key: row["likeness"] for key, row in found.items()} == {
+        (40, "lru"): "not shown",
+        (40, "ls"): "not shown",
+        (90, "lru"): "identical",
+        (90, "ls"): "differs",
+    }
+    assert found[90, "ls"]["detail"] == "token 7: id 8, in ref id 7"
+    assert (found[90, "lru"]["tokens"], found[90, "lru"]["text_bytes"]) == (8, len("fake text"))
+    assert "1 of 4 cells identical to plain, 1 differ, 2 not shown" in done.stdout
+    assert [row["policy"] for row in verdict["eviction"]] == ["lru", "ls"] * 2
+    assert "stale right" in done.stdout
+    assert verdict["topk"] == []
+
+
+def test_top_k_is_joined_with_its_perplexity_and_its_greedy_output(
+    command: Command, tmp_path: Path
+) -> None:
+    cells = (
+        "cells={top_4:{},top_2:{engine:{expert_used:2}},"
+        "ppl_4:{capped:false,perplexity:heldout,engine:{cache_mb:8}},"
+        "ppl_2:{capped:false,perplexity:heldout,engine:{cache_mb:8,expert_used:2}}}"
+    )
+    done = run(capped(command, cells))
+    (campaign,) = campaigns(tmp_path)
+    verdict = json.loads((campaign / "verdict.json").read_text())
+    assert [(r["cap_bytes"] >> 20, r["top_k"], r["status"]) for r in verdict["topk"]] == [
+        (40, 4, "refused"),
+        (40, 2, "refused"),
+        (90, 4, "ok"),
+        (90, 2, "ok"),
+    ]
+    assert [row["perplexity"] for row in verdict["topk"]] == [30.0, 32.0] * 2
+    assert [row["greedy_tokens"] for row in verdict["topk"]] == [None, 8] * 2
+    assert "perplexity 32.0000 +- 0.5000 of 512 tokens" in done.stdout
+    assert "not in 8 tokens" in done.stdout
+    assert verdict["identity"] == verdict["eviction"] == []
+
+
 def test_a_survey_shows_its_table_and_judges_no_speed(command: Command, tmp_path: Path) -> None:
     words = [w for w in command() if w != "+experiment=matched_pair"]
     done = run([*words, "+experiment=predictor_accuracy"])

@@ -18,6 +18,7 @@ import pandas
 import pytest
 
 from harness import rundir
+from harness.findings import EvictionRow, IdentityRow
 from harness.journal import JOURNAL, RECORD, write_json
 from harness.jsonable import from_json
 from harness.records import (
@@ -324,6 +325,27 @@ def test_without_scores_there_is_no_table_of_them(runs: Path) -> None:
     log(directory)
     store = stored(directory)
     assert not {a for a in store.artifacts(store.parent) if a.startswith("predictors")}
+
+
+def test_what_capped_cells_found_is_a_table_a_tag_and_a_line(runs: Path) -> None:
+    directory = write_campaign(runs)
+    path = directory / rundir.VERDICT
+    found = from_json(CampaignVerdict, json.loads(path.read_bytes()))
+    lru = EvictionRow("lru", "ok", "lru", 96 * 2**20, tok_s=5.0, read_vs_lru=1.0, stale_right=3)
+    rows = (
+        IdentityRow("lru", "lru", 96 * 2**20, "identical", tokens=8, evictions=3),
+        IdentityRow("ls", "ls", 96 * 2**20, "differs", detail="token 7: id 8, in plain id 7"),
+    )
+    write_json(path, dataclasses.replace(found, eviction=(lru,), identity=rows))
+    log(directory)
+    store = stored(directory)
+    assert list(table(store, "identity.json")["likeness"]) == ["identical", "differs"]
+    eviction = table(store, "eviction.json")
+    assert (eviction["cap_mib"][0], eviction["stale_right"][0]) == (96, 3)
+    assert "topk.json" not in store.artifacts(store.parent)
+    tags = store.parent.data.tags
+    assert tags["verdict.identity"] == "differs"
+    assert "1 of 2 cells identical to plain, 1 differ" in tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize("key", ["tok_s", "hit_rate", "bytes_per_token"])

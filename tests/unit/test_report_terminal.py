@@ -9,6 +9,7 @@ import pytest
 from cell_parts import make_arm, make_plan, with_engine
 
 from harness.events import CellFinished, CellProgress, CellStarted, Waiting
+from harness.findings import EvictionRow, IdentityRow, TopKRow
 from harness.records import (
     Arm,
     CampaignVerdict,
@@ -83,6 +84,40 @@ def test_the_time_expected_is_what_was_measured_before_and_no_guess() -> None:
     assert [r.split()[-1] for r in text.splitlines()[1:4]] == ["10", "20", "10"]
     text = plan_text(*arms, small=20.0)
     assert "1 min 20 s of waits and cells that ran before; 2 cells unknown, at most 2 h" in text
+
+
+def test_without_a_baseline_arms_and_roles_say_nothing() -> None:
+    plan = replace(
+        make_plan(make_arm("lru"), with_engine(make_arm("ls"), evict="ls")), baseline=None
+    )
+    out = io.StringIO()
+    Terminal(out).plan(plan, "tiny", {})
+    header = out.getvalue().splitlines()[0]
+    assert " ".join(header.split()) == "cell wait s evict expected s"
+
+
+def test_findings_are_tables_before_the_verdict() -> None:
+    mib = 2**20
+    verdict = CampaignVerdict(
+        "c",
+        Drift("unknown", None),
+        (),
+        topk=(
+            TopKRow("top_4", "ok", 4, 96 * mib, tok_s=20.0, perplexity=30.8427),
+            TopKRow("top_2", "ok", 2, 96 * mib, tok_s=40.0, greedy_tokens=64, parts_at=9),
+        ),
+        eviction=(EvictionRow("ls", "ok", "ls", 96 * mib, read_vs_lru=1.25, current_left=7),),
+        identity=(IdentityRow("ls", "ls", 96 * mib, "not shown", detail="ls left no output"),),
+    )
+    text = shown(("verdict", verdict))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "96 4 20.00 - - - - 30.8427 - - ok" in lines
+    assert "96 2 40.00 - - - - - - at token 9 of 64 ok" in lines
+    assert "96 ls ls - - 1.250 - - - 7 - - ok" in lines
+    assert "96 ls ls not shown - - - - ls left no output" in lines
+    assert "greedy output: 0 of 1 cells identical to plain, 1 not shown" in lines
+    assert text.index("eviction policies") < text.index("drift:")
+    assert "top-k" not in shown(("verdict", replace(verdict, topk=())))
 
 
 def test_a_limit_is_shown_in_mib() -> None:

@@ -1,0 +1,38 @@
+"""What the cells of a campaign found beside speed, and the tables of it. Pure.
+
+Each table is there where the cells differ in what it is about, so no setting asks for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from harness.analysis.eviction import eviction_rows, eviction_table
+from harness.analysis.identity import identity_rows, identity_table
+from harness.analysis.outputs import Output
+from harness.analysis.tables import Data
+from harness.analysis.topk import topk_rows, topk_table
+from harness.records import CampaignVerdict, CellRecord
+
+
+def with_findings(
+    verdict: CampaignVerdict, records: Sequence[CellRecord], outputs: Mapping[int, Output]
+) -> CampaignVerdict:
+    """`outputs`: what cells generated, by their index."""
+    return dataclasses.replace(
+        verdict,
+        topk=topk_rows(records, outputs),
+        eviction=eviction_rows(records),
+        identity=identity_rows(records, outputs),
+    )
+
+
+def finding_tables(verdict: CampaignVerdict) -> dict[str, Data]:
+    """By the name that a store gives them; only those that have rows."""
+    made = {
+        "topk": topk_table(verdict.topk),
+        "eviction": eviction_table(verdict.eviction),
+        "identity": identity_table(verdict.identity),
+    }
+    return {name: data for name, data in made.items() if data.rows}

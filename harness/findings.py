@@ -1,0 +1,75 @@
+"""What a campaign of memory caps finds, row by row, beside its verdict on speed. Touches nothing.
+
+As in the records, `None` means *not measured*, never zero. A cap is the anonymous memory that the
+cell was allowed; None: no cap. `status` is the cell's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Likeness = Literal["identical", "differs", "not shown"]
+
+
+@dataclass(frozen=True)
+class TopKRow:
+    """One top-k under one cap.
+
+    `perplexity` is that of the cell which measured it with the same top-k; no cap changes it.
+    `parts_at`: the first token, from 0, at which greedy output differs from that of the model's own
+    top-k, None where all `greedy_tokens` agree; of the model's own, and where nothing was compared,
+    both are None.
+    """
+
+    cell: str
+    status: str
+    top_k: int | None
+    cap_bytes: int | None
+    tok_s: float | None = None
+    bytes_per_token: float | None = None
+    hit_rate: float | None = None
+    evictions: int | None = None
+    requests: int | None = None
+    perplexity: float | None = None
+    perplexity_stderr: float | None = None
+    greedy_tokens: int | None = None
+    parts_at: int | None = None
+
+
+@dataclass(frozen=True)
+class EvictionRow:
+    """One eviction policy under one cap; `read_vs_lru`: its bytes per token over those of `lru`."""
+
+    cell: str
+    status: str
+    policy: str | None
+    cap_bytes: int | None
+    tok_s: float | None = None
+    hit_rate: float | None = None
+    bytes_per_token: float | None = None
+    read_vs_lru: float | None = None
+    evictions: int | None = None
+    stale_left: int | None = None
+    stale_right: int | None = None
+    current_left: int | None = None
+    current_right: int | None = None
+
+
+@dataclass(frozen=True)
+class IdentityRow:
+    """One cell's greedy output against that of plain inference.
+
+    `detail`: the first difference, or why nothing can be said. `evictions` tells how much of the
+    cache's work the comparison covers.
+    """
+
+    cell: str
+    policy: str | None
+    cap_bytes: int | None
+    likeness: Likeness
+    tokens: int | None = None
+    text_bytes: int | None = None
+    hit_rate: float | None = None
+    evictions: int | None = None
+    detail: str | None = None
