@@ -236,10 +236,11 @@ def _path(text: str | None) -> Path | None:
 
 
 def _ask_engine(build: EngineBuild, model: ModelFile, plan: Plan) -> None:
-    """Let the engine refuse an arm now rather than after half a campaign."""
-    from harness.device.preflight import check_arm
+    """Let engine and launcher refuse an arm now rather than after half a campaign."""
+    from harness.device.preflight import check_arm, check_cgroup
 
     for arm in plan.arms.values():
+        check_cgroup(build.launcher, arm)
         check_arm(build.engine, model.path, arm)
 
 

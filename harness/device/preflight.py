@@ -1,4 +1,4 @@
-"""Asks the engine, before anything is started, whether an arm can run here. Runs the engine.
+"""Asks engine and launcher, before anything is started, whether an arm can run here. Runs both.
 
 `moe-engine --plan-memory` (docs/engine.md) reads the model's catalogue, loads no weights and
 answers in well under a second, so every arm is asked: flags that cannot act together, a prompt that
@@ -41,6 +41,28 @@ def check_arm(engine: Path, model: Path, arm: Arm) -> int | None:
             f"{arm.data_limit_bytes}; use memory.limit_mb={mib} or more, or a smaller cache"
         )
     return needed
+
+
+def check_cgroup(launcher: Path, arm: Arm) -> None:
+    """Raises UsageError when the arm requires a cgroup limit that cannot be had here."""
+    if arm.cgroup_limit_bytes is None or arm.cgroup_mode != "required":
+        return
+    argv = [str(launcher), "selftest", "--cgroup-limit-bytes", str(arm.cgroup_limit_bytes)]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, timeout=TIME_LIMIT_S, check=False, stdin=subprocess.DEVNULL
+        )
+        answer = json.loads(done.stdout)
+        available, reason = answer["cgroup_available"], answer["cgroup_reason"]
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
+        raise DeviceError(
+            f"{launcher}: selftest did not answer as docs/launcher.md says; is it a moe-launcher?"
+        ) from None
+    if not available:
+        raise UsageError(
+            f"memory.cgroup: required, but {reason}; use memory.cgroup=wanted or off, or give the "
+            "rights that are missing"
+        )
 
 
 def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any] | None:

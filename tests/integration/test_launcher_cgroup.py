@@ -5,16 +5,22 @@ On a machine whose cgroups the tests may not use, those that need one are skippe
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cell_parts import make_arm
 from launcher_parts import MIB, PYTHON, Run, command, file_text, is_alive, result_of, wait_for
+
+from harness.device.preflight import check_cgroup
+from harness.errors import DeviceError, UsageError
 
 pytestmark = pytest.mark.slow  # the first test builds the launcher
 
@@ -273,6 +279,43 @@ def test_without_the_limit_what_required_it_is_not_started_and_what_wanted_it_is
         "cgroup.controllers",
         "cgroup.subtree_control",
     }
+
+
+def test_selftest_says_whether_the_limit_can_be_had(
+    launcher: Path, cgroups: Path, tmp_path: Path
+) -> None:
+    del cgroups
+    argv = [launcher, "selftest", "--cgroup-limit-bytes", str(64 * MIB)]
+    done = subprocess.run(argv, capture_output=True, check=True)
+    answer = json.loads(done.stdout)
+    assert (answer["cgroup_available"], answer["cgroup_reason"]) == (True, None)
+    assert answer["data_limit_enforced"] is None
+    device = made_up(tmp_path / "device", "cpu\n")
+    argv += ["--proc-root", device["proc_root"], "--sys-root", device["sys_root"]]
+    done = subprocess.run(argv, capture_output=True, check=False)
+    assert done.returncode == 6
+    assert json.loads(done.stdout)["cgroup_available"] is False
+
+
+def test_an_arm_that_requires_what_cannot_be_had_is_refused_before_anything_is_measured(
+    launcher: Path, cgroups: Path, tmp_path: Path
+) -> None:
+    del cgroups
+    arm = replace(make_arm(), cgroup_limit_bytes=64 * MIB, cgroup_mode="required")
+    check_cgroup(launcher, arm)
+    device = made_up(tmp_path / "device", "cpu\n")
+    elsewhere = tmp_path / "launcher"
+    elsewhere.write_text(
+        f'#!/bin/sh\nexec "{launcher}" "$@" --proc-root {device["proc_root"]}'
+        f" --sys-root {device['sys_root']}\n"
+    )
+    elsewhere.chmod(0o755)
+    with pytest.raises(UsageError, match=r"memory\.cgroup: required, but the cgroup hierarchy"):
+        check_cgroup(elsewhere, arm)
+    check_cgroup(elsewhere, replace(arm, cgroup_mode="wanted"))
+    check_cgroup(elsewhere, replace(arm, cgroup_limit_bytes=None))
+    with pytest.raises(DeviceError, match="is it a moe-launcher"):
+        check_cgroup(Path("/bin/true"), arm)
 
 
 def test_who_lacks_the_rights_is_told_so(launcher: Path, cgroups: Path) -> None:

@@ -1,6 +1,7 @@
 // moe-launcher: starts one cell, limits it, samples it and writes one result file. See docs/launcher.md.
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "device_state.h"
 #include "errors.h"
 #include "json_writer.h"
+#include "memory_cgroup.h"
 #include "options.h"
 #include "probe.h"
 #include "run.h"
@@ -23,12 +25,29 @@ void print(const std::string & text) {
 }
 
 int print_selftest(const Options & options) {
-    const LimitTest test = test_data_limit(*options.data_limit_bytes);
+    std::optional<LimitTest> data;
+    if (options.data_limit_bytes) {
+        data = test_data_limit(*options.data_limit_bytes);
+    }
+    std::optional<std::string> cgroup_reason;
+    if (options.cgroup_limit_bytes) {
+        try {
+            CgroupDirs dirs;
+            const MemoryCgroup removed_at_once(find_memory_hierarchy(options.proc_root, options.sys_root),
+                                               *options.cgroup_limit_bytes, dirs);
+        } catch (const CgroupUnavailable & error) {
+            cgroup_reason = error.what();
+        }
+    }
     JsonWriter json;
     json.begin_object().field("data_limit_bytes", options.data_limit_bytes);
-    json.field("data_limit_enforced", test.enforced).field("detail", test.detail).end_object();
+    json.field("data_limit_enforced", data ? std::optional(data->enforced) : std::nullopt);
+    json.field("detail", data ? std::optional(data->detail) : std::nullopt);
+    json.field("cgroup_limit_bytes", options.cgroup_limit_bytes);
+    json.field("cgroup_available", options.cgroup_limit_bytes ? std::optional(!cgroup_reason) : std::nullopt);
+    json.field("cgroup_reason", cgroup_reason).end_object();
     print(json.text() + "\n");
-    return test.enforced ? exit_ok : exit_not_enforced;
+    return (data && !data->enforced) || cgroup_reason ? exit_not_enforced : exit_ok;
 }
 
 int print_probe(const Options & options, Signals & signals) {

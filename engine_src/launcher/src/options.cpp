@@ -16,7 +16,8 @@ const char * const usage_text =
     "    -- PROGRAM ARG...          one cell: start, limit, sample, write DIR/result.json\n"
     "moe-launcher probe [--probe-s 1.0] [--probe-file FILE]       one probe, JSON on stdout\n"
     "moe-launcher state [--proc-root /proc] [--sys-root /sys]     one device state, JSON on stdout\n"
-    "moe-launcher selftest --data-limit-bytes N                   is RLIMIT_DATA enforced here? exit 0 yes, 6 no\n"
+    "moe-launcher selftest [--data-limit-bytes N] [--cgroup-limit-bytes N] [--proc-root /proc] [--sys-root /sys]\n"
+    "                              can these limits be had here? JSON on stdout, exit 0 yes, 6 no\n"
     "moe-launcher --version\n";
 
 namespace {
@@ -54,7 +55,8 @@ const std::vector<Rule> & rules() {
     static const std::vector<Rule> table = {
         {"--dir", {Verb::run}, [](O & o, S, S v) { o.dir = v; }},
         {"--data-limit-bytes", {Verb::run, Verb::selftest}, [](O & o, S n, S v) { o.data_limit_bytes = to_int(n, v, 1); }},
-        {"--cgroup-limit-bytes", {Verb::run}, [](O & o, S n, S v) { o.cgroup_limit_bytes = to_int(n, v, 1); }},
+        {"--cgroup-limit-bytes", {Verb::run, Verb::selftest},
+         [](O & o, S n, S v) { o.cgroup_limit_bytes = to_int(n, v, 1); }},
         {"--cgroup-mode", {Verb::run}, [](O & o, S n, S v) {
              if (v != "wanted" && v != "required") {
                  throw UsageError(n + " is wanted or required, not '" + v + "'");
@@ -66,8 +68,8 @@ const std::vector<Rule> & rules() {
         {"--device-ms", {Verb::run}, [](O & o, S n, S v) { o.device_ms = to_int(n, v, 1); }},
         {"--probe-s", {Verb::run, Verb::probe}, [](O & o, S n, S v) { o.probe_s = to_seconds(n, v, true); }},
         {"--probe-file", {Verb::run, Verb::probe}, [](O & o, S, S v) { o.probe_file = v; }},
-        {"--proc-root", {Verb::run, Verb::state}, [](O & o, S, S v) { o.proc_root = v; }},
-        {"--sys-root", {Verb::run, Verb::state}, [](O & o, S, S v) { o.sys_root = v; }},
+        {"--proc-root", {Verb::run, Verb::state, Verb::selftest}, [](O & o, S, S v) { o.proc_root = v; }},
+        {"--sys-root", {Verb::run, Verb::state, Verb::selftest}, [](O & o, S, S v) { o.sys_root = v; }},
         {"--env", {Verb::run}, [](O & o, S n, S v) {
              if (v.find('=') == std::string::npos || v.front() == '=') {
                  throw UsageError(n + " takes NAME=VALUE, not '" + v + "'");
@@ -117,8 +119,8 @@ void check_complete(const Options & options) {
     if (!options.cgroup_mode.empty() && !options.cgroup_limit_bytes) {
         throw UsageError("--cgroup-mode needs --cgroup-limit-bytes N");
     }
-    if (options.verb == Verb::selftest && !options.data_limit_bytes) {
-        throw UsageError("selftest needs --data-limit-bytes N");
+    if (options.verb == Verb::selftest && !options.data_limit_bytes && !options.cgroup_limit_bytes) {
+        throw UsageError("selftest needs --data-limit-bytes N or --cgroup-limit-bytes N");
     }
 }
 

@@ -36,7 +36,7 @@ TEST(options_that_are_wrong_are_named) {
     EQUAL(refusal({"run", "--colour", "red"}), "unknown option --colour");
     EQUAL(refusal({"run", "prog"}), "unexpected argument 'prog'; the program to run comes after --");
     EQUAL(refusal({"state", "--dir", "d"}), "--dir has no meaning for 'state'");
-    EQUAL(refusal({"selftest"}), "selftest needs --data-limit-bytes N");
+    EQUAL(refusal({"selftest"}), "selftest needs --data-limit-bytes N or --cgroup-limit-bytes N");
     EQUAL(refusal({"run", "--sample-ms", "0"}), "--sample-ms takes a whole number of at least 1, not '0'");
     EQUAL(refusal({"run", "--sample-ms", "20ms"}), "--sample-ms takes a whole number of at least 1, not '20ms'");
     EQUAL(refusal({"run", "--time-limit-s", "0"}), "--time-limit-s takes seconds above 0, not '0'");
