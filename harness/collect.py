@@ -18,6 +18,9 @@ from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, T
 
 STDOUT = "stdout.txt"
 
+# The engine's executable and the C library are in the page cache from one cell to the next.
+UNCHARGED_ALLOWED_BYTES = 16 * 2**20
+
 
 def collect_cell(
     cell_dir: Path,
@@ -43,7 +46,8 @@ def collect_cell(
     rows = native.read_tokens(_content(cell_dir / native.TOKENS))
     outcome = native.understand(arm, telemetry, rows)
     complaint = native.complaint(_content(cell_dir / "stderr.txt"))
-    status, detail = judge(result, outcome.problems, complaint)
+    problems = outcome.problems + _cgroup_problems(arm, result)
+    status, detail = judge(result, problems, complaint)
     if result is None:
         detail = ": ".join(text for text in (detail, last_word(cell_dir)) if text)
     result = result or LauncherResult("failed")
@@ -115,6 +119,18 @@ def judge(
     if problems:
         return "failed", "; ".join(problems)
     return "ok", None
+
+
+def _cgroup_problems(arm: Arm, result: LauncherResult | None) -> tuple[str, ...]:
+    """Why a cgroup limit that was in force did not limit the cell, where it was required."""
+    cgroup = None if result is None else result.cgroup
+    uncharged = 0 if cgroup is None else cgroup.uncharged_bytes or 0
+    if arm.cgroup_mode != "required" or uncharged <= UNCHARGED_ALLOWED_BYTES:
+        return ()
+    return (
+        f"{uncharged} bytes that it used were in the page cache before the cell began and so not "
+        "limited by its cgroup; use schedule.drop_page_cache=true, and end what else uses them",
+    )
 
 
 def _with_memory(metrics: Metrics, result: LauncherResult, limit: int | None) -> Metrics:

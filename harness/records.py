@@ -410,6 +410,7 @@ class CgroupMemory:
     failcnt: int | None = None  # how often the limit was met
     oom_kills: int | None = None  # processes of the cell
     oom_killed: bool | None = None  # the engine itself was among them
+    uncharged_bytes: int | None = None  # at least so much was in the page cache before the cell
     reason: str | None = None
 
 

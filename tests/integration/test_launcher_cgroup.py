@@ -108,6 +108,26 @@ def test_the_page_cache_cannot_hide_a_file(cell: Run, output: Any, big_file: Pat
 
 
 @pytest.mark.usefixtures("cgroups")
+def test_a_file_that_was_cached_before_is_free_of_charge_which_is_shown(
+    cell: Run, big_file: Path
+) -> None:
+    touch = (
+        "import mmap, sys; file = open(sys.argv[1], 'rb');"
+        "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ);"
+        "sum(mapped[i] for i in range(0, len(mapped), mmap.PAGESIZE))"
+    )
+    result = cell(PYTHON, "-c", touch, big_file, **LIMIT)
+    assert result["status"] == "ok"
+    assert result["cgroup"]["uncharged_bytes"] < 32 * MIB  # the interpreter and its libraries
+    big_file.read_bytes()
+    result = cell(PYTHON, "-c", touch, big_file, **LIMIT)
+    assert result["status"] == "ok"
+    assert result["rss_peak_bytes"] >= 200 * MIB
+    assert result["cgroup"]["peak_bytes"] < 64 * MIB
+    assert result["cgroup"]["uncharged_bytes"] > 136 * MIB
+
+
+@pytest.mark.usefixtures("cgroups")
 def test_a_program_may_outlive_the_kill_of_its_child(cell: Run) -> None:
     parent = (
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'bytearray(200 << 20)'])"

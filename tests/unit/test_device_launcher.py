@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cell_parts import make_arm, make_plan
 
-from harness.collect import collect_cell, judge
+from harness.collect import UNCHARGED_ALLOWED_BYTES, collect_cell, judge
 from harness.device.launcher import LauncherResult, Sampling, launcher_argv, read_result
 from harness.errors import DeviceError
 from harness.jsonable import from_json, to_json
@@ -186,10 +186,11 @@ def test_the_cap_is_judged_by_what_the_launcher_saw(
                     "failcnt": 3,
                     "oom_kills": 1,
                     "oom_killed": True,
+                    "uncharged_bytes": 7,
                     "removed": True,
                 }
             },
-            CgroupMemory(4096, True, 4096, 3, 1, oom_killed=True),
+            CgroupMemory(4096, True, 4096, 3, 1, oom_killed=True, uncharged_bytes=7),
         ),
         (
             {"cgroup": {"mode": "wanted", "reason": "none here", "limit_bytes": None}},
@@ -204,3 +205,22 @@ def test_what_became_of_the_cgroup_is_in_the_record(
     record = collect(tmp_path, cgroup_limit_bytes=4100)
     assert record.cgroup == expected
     assert from_json(CellRecord, to_json(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("mode", "uncharged", "failed"),
+    [
+        ("required", UNCHARGED_ALLOWED_BYTES + 1, True),
+        ("required", UNCHARGED_ALLOWED_BYTES, False),
+        ("required", None, False),
+        ("wanted", UNCHARGED_ALLOWED_BYTES + 1, False),
+    ],
+)
+def test_a_required_limit_that_page_cache_got_round_fails_the_cell(
+    tmp_path: Path, mode: str, uncharged: int | None, failed: bool
+) -> None:
+    found = {"cgroup": {"limit_bytes": 4096, "uncharged_bytes": uncharged}}
+    (tmp_path / "result.json").write_text(json.dumps(RESULT | found))
+    record = collect(tmp_path, cgroup_limit_bytes=4100, cgroup_mode=mode)
+    assert record.status == "failed"  # no telemetry
+    assert ("drop_page_cache" in str(record.status_detail)) is failed

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "json_writer.h"
@@ -34,6 +35,13 @@ std::optional<bool> oom_killed(const RunRecord & record) {
     return *record.cgroup->usage.oom_kills > 0 && outcome.signal == SIGKILL && !outcome.killed_by_us;
 }
 
+// A program that has more in memory than its cgroup was ever charged for uses page cache that was there before.
+std::optional<int64_t> uncharged_bytes(const RunRecord & record) {
+    const auto charged = record.cgroup->usage.peak_bytes;
+    const auto used = record.outcome ? if_seen(record.outcome->peaks.rss_bytes) : std::nullopt;
+    return charged && used ? std::optional(std::max<int64_t>(0, *used - *charged)) : std::nullopt;
+}
+
 void write_cgroup(JsonWriter & json, const RunRecord & record) {
     json.key("cgroup");
     if (!record.cgroup) {
@@ -49,6 +57,7 @@ void write_cgroup(JsonWriter & json, const RunRecord & record) {
     json.field("limit_bytes", if_had(cgroup.limit_bytes)).field("swap_limited", if_had(cgroup.swap_limited));
     json.field("peak_bytes", cgroup.usage.peak_bytes).field("failcnt", cgroup.usage.failcnt);
     json.field("oom_kills", cgroup.usage.oom_kills).field("oom_killed", oom_killed(record));
+    json.field("uncharged_bytes", uncharged_bytes(record));
     json.field("removed", if_had(cgroup.removed)).end_object();
 }
 

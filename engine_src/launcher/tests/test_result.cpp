@@ -61,6 +61,23 @@ TEST(a_kill_by_the_cgroup_is_told_from_others) {
     EQUAL(judge(record).status, "failed");
 }
 
+TEST(a_program_that_used_what_its_cgroup_was_not_charged_for_is_shown) {
+    RunRecord record = ended(0, {});
+    record.cgroup = launcher::CgroupRecord{};
+    const auto told = [&](const std::string & value) {
+        const std::string json = launcher::result_json(launcher::Options{}, record);
+        return json.find("\"uncharged_bytes\":" + value + ",") != std::string::npos;
+    };
+    record.outcome->peaks.rss_bytes = 8192;
+    THAT(told("null"));  // the kernel keeps no peak
+    record.cgroup->usage.peak_bytes = 4096;
+    THAT(told("4096"));
+    record.cgroup->usage.peak_bytes = 9000;
+    THAT(told("0"));
+    record.outcome->peaks.rss_bytes = -1;
+    THAT(told("null"));  // never sampled
+}
+
 TEST(a_required_cgroup_that_cannot_be_had_is_no_start) {
     RunRecord record;
     record.cgroup = launcher::CgroupRecord{};
