@@ -222,6 +222,6 @@ def test_a_recorded_trace_forces_the_same_routing(run: Run, tmp_path: Path) -> N
 def test_a_cache_below_one_tokens_cycle_is_refused_before_anything_starts(
     build: EngineBuild, model: ModelFile
 ) -> None:
-    with pytest.raises(UsageError, match=r"cells\.small: the engine refuses it: .*32 slots"):
+    with pytest.raises(UsageError, match=r"cells\.small: the engine refuses it: .*16 \+ 16 slots"):
         check_arm(build.engine, model.path, arm("small", cache_mb=2))
     assert check_arm(build.engine, model.path, arm("forced", cache_mb=2, force_cache=True))
