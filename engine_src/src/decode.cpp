@@ -23,16 +23,16 @@ public:
     Batch(const Batch &) = delete;
     Batch & operator=(const Batch &) = delete;
 
-    void fill(const llama_token * tokens, int32_t count, llama_pos first, bool want_last) {
+    // Rows of logits are wanted from token `first_wanted` on.
+    void fill(const llama_token * tokens, int32_t count, llama_pos first, int32_t first_wanted) {
         batch_.n_tokens = count;
         for (int32_t i = 0; i < count; ++i) {
             batch_.token[i] = tokens[i];
             batch_.pos[i] = first + i;
             batch_.n_seq_id[i] = 1;
             batch_.seq_id[i][0] = 0;
-            batch_.logits[i] = 0;
+            batch_.logits[i] = i >= first_wanted ? 1 : 0;
         }
-        batch_.logits[count - 1] = want_last ? 1 : 0;
     }
     const llama_batch & get() const { return batch_; }
 
@@ -91,14 +91,28 @@ llama_token greedy_token(const float * logits, int32_t n_vocab) {
     return best;
 }
 
+double token_nll(const float * logits, int32_t n_vocab, llama_token token) {
+    const double largest = static_cast<double>(*std::max_element(logits, logits + n_vocab));
+    double sum = 0;
+    for (int32_t i = 0; i < n_vocab; ++i) {
+        sum += std::exp(static_cast<double>(logits[i]) - largest);
+    }
+    return std::log(sum) + largest - static_cast<double>(logits[token]);
+}
+
 std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, TextPlace place) {
-    const bool specials = place == TextPlace::beginning;
+    const bool begins = place != TextPlace::continuation;
+    const bool specials = place != TextPlace::document;
     const int32_t length = static_cast<int32_t>(text.size());
     std::vector<llama_token> tokens(text.size() + 8);
-    int32_t n = llama_tokenize(vocab, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()), specials, true);
+    const auto fill = [&] {
+        const auto room = static_cast<int32_t>(tokens.size());
+        return llama_tokenize(vocab, text.data(), length, tokens.data(), room, begins, specials);
+    };
+    int32_t n = fill();
     if (n < 0) {
         tokens.resize(static_cast<size_t>(-n));
-        n = llama_tokenize(vocab, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()), specials, true);
+        n = fill();
     }
     tokens.resize(static_cast<size_t>(std::max(n, 0)));
     return tokens;
@@ -128,6 +142,7 @@ void Decoder::restart() {
     if (position_ > 0) {
         llama_memory_clear(llama_get_memory(context_), true);
         position_ = 0;
+        ++turn_;
     }
 }
 
@@ -138,36 +153,36 @@ CallCost Decoder::prefill(const std::vector<llama_token> & prompt, const std::at
         if (cancelled && cancelled->load()) {
             return sum;
         }
-        const size_t count = std::min(step, prompt.size() - at);
-        const bool last = at + count == prompt.size();
-        sum += evaluate(Phase::prefill, prompt.data() + at, static_cast<int32_t>(count), last ? Logits::last : Logits::none);
+        const auto count = static_cast<int32_t>(std::min(step, prompt.size() - at));
+        const bool last = at + step >= prompt.size();
+        sum += evaluate(Phase::prefill, prompt.data() + at, count, last ? count - 1 : count);
     }
-    take_logits();
+    take_logits(-1);
     return sum;
 }
 
 CallCost Decoder::step(llama_token token) {
-    const CallCost cost = evaluate(Phase::decode, &token, 1, Logits::last);
-    take_logits();
+    const CallCost cost = evaluate(Phase::decode, &token, 1, 0);
+    take_logits(-1);
     return cost;
+}
+
+CallCost Decoder::read(const llama_token * tokens, int32_t count, int32_t first_wanted) {
+    return evaluate(Phase::prefill, tokens, count, first_wanted);
+}
+
+double Decoder::nll_after(int32_t index, llama_token next) {
+    take_logits(index);
+    return nll(next);
 }
 
 llama_token Decoder::greedy() const { return greedy_token(logits_, n_vocab_); }
 
-double Decoder::nll(llama_token token) const {
-    const double largest = *std::max_element(logits_, logits_ + n_vocab_);
-    double sum = 0;
-    for (int32_t i = 0; i < n_vocab_; ++i) {
-        sum += std::exp(static_cast<double>(logits_[i]) - largest);
-    }
-    return std::log(sum) + largest - static_cast<double>(logits_[token]);
-}
-
-CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t count, Logits logits) {
+CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t count, int32_t first_wanted) {
     Batch batch(count);
-    batch.fill(tokens, count, position_, logits == Logits::last);
+    batch.fill(tokens, count, position_, first_wanted);
 
-    const CallInfo call{phase, static_cast<uint64_t>(position_), static_cast<uint32_t>(count)};
+    const CallInfo call{phase, static_cast<uint64_t>(position_), static_cast<uint32_t>(count), turn_};
     if (pager_) {
         pager_->begin_call(call);
     }
@@ -212,8 +227,8 @@ CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t coun
     return cost;
 }
 
-void Decoder::take_logits() {
-    logits_ = llama_get_logits_ith(context_, -1);
+void Decoder::take_logits(int32_t index) {
+    logits_ = llama_get_logits_ith(context_, index);
     if (!logits_) {
         throw Error(ExitCode::other, "llama.cpp returned no logits");
     }

@@ -22,7 +22,12 @@ enum class Phase : uint8_t;
 // The token with the largest logit, the lowest id among equals. Throws Error(other) when a logit is NaN.
 llama_token greedy_token(const float * logits, int32_t n_vocab);
 
-enum class TextPlace { beginning, continuation };
+// Negative log-likelihood of a token by a row of logits, in nats.
+double token_nll(const float * logits, int32_t n_vocab, llama_token token);
+
+// A prompt at the beginning or inside of a sequence, or a document: whose bytes are all text, also where they spell a
+// special token.
+enum class TextPlace { beginning, continuation, document };
 
 // All tokens of the text; where it begins a sequence, with the model's own begin-of-text token if it wants one.
 std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, TextPlace place);
@@ -55,24 +60,30 @@ public:
     // One generated token.
     CallCost step(llama_token token);
 
+    // The next tokens of a text, one batch at most. Those from index `first_wanted` on get rows of logits.
+    CallCost read(const llama_token * tokens, int32_t count, int32_t first_wanted);
+
+    // Negative log-likelihood of `next` after token `index` of the batch that read() was given last, in nats.
+    double nll_after(int32_t index, llama_token next);
+
     // The next token by the last row of logits.
     llama_token greedy() const;
 
     // Negative log-likelihood of a token by the last row of logits, in nats.
-    double nll(llama_token token) const;
+    double nll(llama_token token) const { return token_nll(logits_, n_vocab_, token); }
 
 private:
-    enum class Logits { none, last };
-    CallCost evaluate(Phase phase, const llama_token * tokens, int32_t count, Logits logits);
-    void take_logits();
+    CallCost evaluate(Phase phase, const llama_token * tokens, int32_t count, int32_t first_wanted);
+    void take_logits(int32_t index);
 
     llama_context * context_;
     Pager * pager_;
     LayerDump * dump_ = nullptr;
     int32_t n_vocab_;
     llama_pos position_ = 0;
+    uint64_t turn_ = 0;
     PagerCounters counted_;  // up to the end of the last call: what is read ahead between two belongs to the later one
-    const float * logits_ = nullptr;
+    const float * logits_ = nullptr;  // the row that was used last
     std::optional<Sha256> digest_;
 };
 

@@ -39,8 +39,8 @@ struct Answer {
 static_assert(std::is_trivially_copyable_v<Answer>);
 
 // Largest kernel scratch of a graph for `n_tokens`: the CPU backend keeps one such buffer.
-uint64_t scratch_bytes(llama_context * context, uint32_t n_tokens, int threads) {
-    ggml_cgraph * graph = llama_graph_reserve(context, n_tokens, 1, 1);
+uint64_t scratch_bytes(llama_context * context, uint32_t n_tokens, uint32_t n_outputs, int threads) {
+    ggml_cgraph * graph = llama_graph_reserve(context, n_tokens, 1, n_outputs);
     return graph ? ggml_graph_plan(graph, threads, nullptr).work_size : 0;
 }
 
@@ -66,12 +66,15 @@ DryRun set_up(const Options & options, const ModelFacts & facts, const std::stri
             out.repacked_bytes += part.model;
         }
     }
+    const llama_vocab * vocab = llama_model_get_vocab(model.get());
+    const uint32_t n_outputs = max_outputs(options);
+    out.logits_bytes = uint64_t{n_outputs - 1} * static_cast<uint64_t>(llama_vocab_n_tokens(vocab)) * sizeof(float);
     if (!prompt.empty()) {
-        out.n_prompt = static_cast<uint32_t>(tokenize(llama_model_get_vocab(model.get()), prompt, TextPlace::beginning).size());
+        out.n_prompt = static_cast<uint32_t>(tokenize_input(vocab, options, prompt).size());
     }
     out.base_bytes = data_bytes().value_or(0);  // before the scratch probe, which allocates the compute buffers
-    out.scratch_bytes = std::max(scratch_bytes(context.get(), llama_n_ubatch(context.get()), options.threads),
-                                 scratch_bytes(context.get(), 1, options.threads));
+    out.scratch_bytes = std::max(scratch_bytes(context.get(), llama_n_ubatch(context.get()), n_outputs, options.threads),
+                                 scratch_bytes(context.get(), 1, 1, options.threads));
     return out;
 }
 

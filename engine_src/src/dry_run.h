@@ -15,11 +15,12 @@ struct ModelFacts;
 struct DryRun {
     uint64_t kv_bytes = 0;
     uint64_t graph_bytes = 0;     // llama.cpp's compute buffers
+    uint64_t logits_bytes = 0;    // of the rows beyond the first: allocated when a decode asks for so many
     uint64_t scratch_bytes = 0;   // of one CPU backend
     uint64_t repacked_bytes = 0;  // copies of weights
     uint64_t base_bytes = 0;      // VmData when everything was set up
 
-    // Tokens of the prompt; empty without one.
+    // Tokens of the prompt, or of the text to score; empty without one.
     std::optional<uint32_t> n_prompt;
 };
 

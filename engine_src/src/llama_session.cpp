@@ -1,5 +1,6 @@
 #include "llama_session.h"
 
+#include "decode.h"
 #include "error.h"
 #include "pager.h"
 
@@ -103,13 +104,17 @@ ModelPtr load_model(const Options & options, const std::string & arch, Pager * p
     return model;
 }
 
+uint32_t max_outputs(const Options & options) {
+    return options.ppl_file ? std::min(options.n_batch, options.n_ctx - options.n_ctx / 2) : 1;
+}
+
 ContextPtr make_context(llama_model * model, const Options & options, NodeWatcher * watcher) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = options.n_ctx;
     params.n_batch = std::min(options.n_batch, options.n_ctx);
     params.n_ubatch = params.n_batch;
     params.n_seq_max = 1;
-    params.n_outputs_max = 1;  // only the last token's logits are ever used: saves batch x vocabulary floats
+    params.n_outputs_max = max_outputs(options);  // by default a row per token of a batch: batch x vocabulary floats
     params.n_threads = options.threads;
     params.n_threads_batch = options.threads;
     // Fixed, never AUTO: AUTO looks at which device computes the layers, and so would choose differently with and
@@ -131,6 +136,10 @@ ContextPtr make_context(llama_model * model, const Options & options, NodeWatche
     // case a draft model wants its output, unless told that nobody does. Its experts need not be read for them then.
     llama_set_embeddings_nextn(context.get(), false, true);
     return context;
+}
+
+std::vector<llama_token> tokenize_input(const llama_vocab * vocab, const Options & options, const std::string & text) {
+    return tokenize(vocab, text, options.ppl_file ? TextPlace::document : TextPlace::beginning);
 }
 
 ThreadpoolPtr make_threadpool(int n_threads) {

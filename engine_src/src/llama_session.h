@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace moe {
 
@@ -35,8 +36,14 @@ enum class LoadDepth { full, metadata_only };
 // `arch` is the GGUF's architecture (the top-k override's key needs it). Throws Error(model).
 ModelPtr load_model(const Options & options, const std::string & arch, Pager * pager, LoadDepth depth);
 
+// Rows of logits that one decode can be asked for: the last token's, or those of the half of a chunk that is scored.
+uint32_t max_outputs(const Options & options);
+
 // `watcher`, if given, sees the nodes of every graph and must outlive the context.
 ContextPtr make_context(llama_model * model, const Options & options, NodeWatcher * watcher = nullptr);
+
+// The prompt, or the text to score, as tokens.
+std::vector<llama_token> tokenize_input(const llama_vocab * vocab, const Options & options, const std::string & text);
 
 ThreadpoolPtr make_threadpool(int n_threads);
 

@@ -1,6 +1,7 @@
 #include "loaded_engine.h"
 
 #include "error.h"
+#include "perplexity.h"
 #include "planned_engine.h"
 
 #include <chrono>
@@ -26,6 +27,10 @@ ModelFacts check_model(const Options & options) {
 }
 
 void check_length(const Options & options, const Pager * pager, uint64_t n_prompt) {
+    if (options.ppl_file) {
+        check_scored_length(options, n_prompt);
+        return;
+    }
     if (n_prompt == 0) {
         throw Error(ExitCode::usage, "the prompt has no tokens");
     }

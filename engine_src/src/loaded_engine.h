@@ -19,7 +19,8 @@ namespace moe {
 // The model's facts, once it is known that the options fit them. Throws Error.
 ModelFacts check_model(const Options & options);
 
-// Whether a run can be done at all, once the length of its prompt is known. Throws Error(usage).
+// Whether a run can be done at all, once the length of its prompt, or of the text to score, is known. Throws
+// Error(usage).
 void check_length(const Options & options, const Pager * pager, uint64_t n_prompt);
 
 struct ModelRelease {
@@ -40,8 +41,8 @@ struct LoadedEngine {
     const llama_vocab * vocab() const { return llama_model_get_vocab(model.get()); }
 };
 
-// `prompt` may be empty. Throws Error; what a memory limit or the context's length forbids is refused before any
-// weights are loaded. `watcher` may be nullptr, else it must outlive the engine.
+// `prompt`, or the text to score, may be empty. Throws Error; what a memory limit or the context's length forbids is
+// refused before any weights are loaded. `watcher` may be nullptr, else it must outlive the engine.
 LoadedEngine load_engine(const Options & options, const ModelFacts & facts, const std::string & prompt,
                          NodeWatcher * watcher = nullptr);
 

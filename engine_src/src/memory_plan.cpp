@@ -81,7 +81,7 @@ MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const 
     plan.dense_bytes += dry->repacked_bytes;
     plan.kv_bytes = dry->kv_bytes;
     // A second scratch buffer: the pager computes experts on a CPU backend of its own.
-    plan.compute_bytes = dry->graph_bytes + dry->scratch_bytes * (pager ? 2 : 1);
+    plan.compute_bytes = dry->graph_bytes + dry->logits_bytes + dry->scratch_bytes * (pager ? 2 : 1);
     plan.base_bytes = dry->base_bytes + base_reserve;
     plan.n_prompt = dry->n_prompt;
     return plan;

@@ -17,7 +17,7 @@ struct MemoryPlan {
     uint64_t arena_bytes = 0;    // expert slots
     uint64_t dense_bytes = 0;    // all other weights, when they are held in anonymous memory
     uint64_t kv_bytes = 0;       // KV cache or recurrent state
-    uint64_t compute_bytes = 0;  // graph buffers and kernel scratch
+    uint64_t compute_bytes = 0;  // graph buffers, rows of logits and kernel scratch
     uint64_t stack_bytes = 0;    // of compute threads and read lanes
     uint64_t io_bytes = 0;       // read buffers
     uint64_t base_bytes = 0;     // the process itself: program, vocabulary, metadata, graphs

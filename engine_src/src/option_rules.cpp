@@ -33,6 +33,9 @@ public:
         if (o_.session) {
             session();
         }
+        if (o_.ppl_file) {
+            perplexity();
+        }
         streaming();
         if (o_.plan_memory) {
             planning();
@@ -69,8 +72,8 @@ private:
             refuse("--prompt and --file exclude each other");
         }
         // Planning needs no prompt, but one that is given must fit.
-        if (!has("--prompt") && !has("--file") && !o_.session && !o_.plan_memory) {
-            refuse("a prompt is required: --prompt TEXT or --file FILE, or --session");
+        if (!has("--prompt") && !has("--file") && !o_.session && !o_.ppl_file && !o_.plan_memory) {
+            refuse("a prompt is required: --prompt TEXT or --file FILE, or --session, or --ppl-file FILE");
         }
         if (o_.prompt && o_.prompt->empty()) {
             refuse("--prompt: the text is empty");
@@ -89,6 +92,25 @@ private:
             if (has(name)) {
                 refuse(std::string(name) + " cannot be combined with --session: it is about one prompt");
             }
+        }
+    }
+
+    // All of the text is evaluated in batches, as a prompt is.
+    void perplexity() const {
+        for (const char * name : {"--prompt", "--file", "--predict", "--session", "--given-text", "--no-eog",
+                                  "--progress", "--csv", "--predict-log", "--predict-prefetch", "--forced-routes"}) {
+            if (has(name)) {
+                refuse(std::string(name) + " cannot be combined with --ppl-file: a text is scored, nothing is generated");
+            }
+        }
+        if (o_.prefetch > 0) {
+            refuse("--prefetch cannot be combined with --ppl-file: it reads ahead only while single tokens are decoded");
+        }
+        if (o_.drop_cold_experts && !o_.drop_in_prefill) {
+            refuse("--drop-cold-experts needs --drop-in-prefill with --ppl-file: a text is evaluated as a prompt is");
+        }
+        if (o_.n_ctx < 3) {
+            refuse("--ppl-file needs a --ctx-size of 3 or more: of a chunk of two tokens none is scored");
         }
     }
 
@@ -209,7 +231,7 @@ private:
             std::optional<std::string> path;
         };
         const std::vector<Named> read = {{"--file", o_.prompt_file}, {"--forced-routes", o_.forced_routes},
-                                         {"--given-text", o_.given_text}};
+                                         {"--given-text", o_.given_text}, {"--ppl-file", o_.ppl_file}};
         std::vector<Named> written = {{"--csv", o_.csv},
                                             {"--telemetry", o_.telemetry},
                                             {"--route-trace", o_.route_trace},
@@ -237,7 +259,7 @@ private:
 
     void context_length() const {
         // One prompt token at least; the exact check follows once the prompt is tokenised.
-        const bool asked = !(o_.plan_memory || o_.session) || has("--predict");
+        const bool asked = !(o_.plan_memory || o_.session || o_.ppl_file) || has("--predict");
         if (asked && static_cast<uint64_t>(o_.n_predict) + 1 > o_.n_ctx) {
             refuse("--predict " + std::to_string(o_.n_predict) + " and a prompt do not fit into --ctx-size " +
                    std::to_string(o_.n_ctx));

@@ -142,8 +142,8 @@ const std::vector<Flag> & flags() {
     static const std::vector<Flag> table = {
         {"--model", "-m", nullptr, "FILE", "GGUF file", "required",
          [](O & o, S & v) { o.model = path("--model", v); }},
-        {"--prompt", "-p", nullptr, "TEXT", "the prompt; exactly one of -p, -f and --session", "required",
-         [](O & o, S & v) { o.prompt = v; }},
+        {"--prompt", "-p", nullptr, "TEXT", "the prompt; exactly one of -p, -f, --ppl-file and --session",
+         "required", [](O & o, S & v) { o.prompt = v; }},
         {"--file", "-f", nullptr, "FILE", "file with the prompt", "required",
          [](O & o, S & v) { o.prompt_file = path("--file", v); }},
         {"--session", nullptr, nullptr, nullptr, "instead of a prompt: requests on standard input, docs/session.md",
@@ -214,6 +214,8 @@ const std::vector<Flag> & flags() {
          [](O & o, S &) { o.repack = true; }},
         {"--given-text", nullptr, nullptr, "FILE", "decode this text after the prompt, not what the model would choose",
          "greedy", [](O & o, S & v) { o.given_text = path("--given-text", v); }},
+        {"--ppl-file", nullptr, nullptr, "FILE", "perplexity of this text instead of generating, chunks of --ctx-size",
+         "none", [](O & o, S & v) { o.ppl_file = path("--ppl-file", v); }},
         {"--expert-used", nullptr, "--n-expert-used", "N", "top-k override, 1..n_expert", "model's own",
          [](O & o, S & v) { o.expert_used = static_cast<int32_t>(whole_number("--expert-used", v, 1, max_i32)); }},
         {"--no-eog", nullptr, nullptr, nullptr, "do not stop at end of generation", "stop",
@@ -312,7 +314,7 @@ Options parse_options(const std::vector<std::string> & args, unsigned cores, con
 }
 
 std::string help_text() {
-    std::string text = "usage: moe-engine -m FILE (-p TEXT | -f FILE | --session) [flags]\n\n";
+    std::string text = "usage: moe-engine -m FILE (-p TEXT | -f FILE | --ppl-file FILE | --session) [flags]\n\n";
     for (const Flag & flag : flags()) {
         std::string left = "  ";
         left += flag.short_name ? std::string(flag.short_name) + ", " : "    ";

@@ -60,6 +60,7 @@ struct Options {
     ComputeTraceBy compute_trace_by = ComputeTraceBy::node;
     std::optional<std::string> forced_routes;
     std::optional<std::string> given_text;
+    std::optional<std::string> ppl_file;  // perplexity of this text instead of generating
     std::optional<MoeDump> moe_dump;
 
     bool repack = false;

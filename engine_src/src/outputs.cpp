@@ -25,7 +25,8 @@ void spare_inputs(const std::string & path, const char * what, const Options & o
     const std::pair<const char *, std::string> inputs[] = {{"model", options.model},
                                                            {"prompt", options.prompt_file.value_or("")},
                                                            {"forced routes", options.forced_routes.value_or("")},
-                                                           {"given text", options.given_text.value_or("")}};
+                                                           {"given text", options.given_text.value_or("")},
+                                                           {"scored text", options.ppl_file.value_or("")}};
     for (const auto & [name, input] : inputs) {
         struct stat read {};
         if (stat(input.c_str(), &read) == 0 && read.st_dev == output.st_dev && read.st_ino == output.st_ino) {

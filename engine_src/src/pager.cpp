@@ -116,7 +116,7 @@ public:
         }
         if (io_trace_) {
             io_events_.take(io_records_);
-            io_trace_->write(call_.phase, call_.first_position, io_records_);
+            io_trace_->write(call_, io_records_);
             for (const IoRecord & record : io_records_) {
                 traced_.reads += 1;
                 traced_.read_bytes += record.read_bytes;
@@ -124,7 +124,7 @@ public:
             }
         }
         if (compute_trace_) {
-            compute_trace_->write(call_.phase, call_.first_position, tracer_->take());
+            compute_trace_->write(call_, tracer_->take());
         }
     }
 

@@ -42,12 +42,6 @@ const char * dense_name(DenseWeights dense) {
 // What has no meaning in plain mode, or without the flag it belongs to, is null.
 std::string config_json(const Options & o) {
     JsonObject config;
-    config.number("n_predict", o.n_predict)
-        .number("n_ctx", o.n_ctx)
-        .number("n_batch", o.n_batch)
-        .number("threads", o.threads)
-        .number("temp", 0)
-        .number("seed", 0);
     const auto number = [&](const char * key, bool meant, auto value) {
         meant ? config.number(key, value) : config.null(key);
     };
@@ -55,6 +49,13 @@ std::string config_json(const Options & o) {
         meant ? config.boolean(key, value) : config.null(key);
     };
     const bool stream = o.moe_stream;
+    const bool generates = !o.ppl_file;
+    number("n_predict", generates, o.n_predict);
+    config.number("n_ctx", o.n_ctx)
+        .number("n_batch", o.n_batch)
+        .number("threads", o.threads)
+        .number("temp", 0)
+        .number("seed", 0);
     const bool sized = stream && !o.ram_budget_mb;  // by --cache-mb
     number("cache_mb", sized && !o.cache_auto, o.cache_mb);
     boolean("cache_auto", sized, o.cache_auto);
@@ -74,13 +75,14 @@ std::string config_json(const Options & o) {
     config.number("drop_cold_experts", o.drop_cold_experts);
     boolean("drop_renorm", o.drop_cold_experts.has_value(), o.drop_renorm);
     boolean("drop_in_prefill", o.drop_cold_experts.has_value(), o.drop_in_prefill);
-    config.text("forced_routes", o.forced_routes).text("given_text", o.given_text);
+    config.text("forced_routes", o.forced_routes).text("given_text", o.given_text).text("ppl_file", o.ppl_file);
     config.text("moe_dump", o.moe_dump ? std::optional<std::string>("il=" + std::to_string(o.moe_dump->layer) + ":" +
                                                                     o.moe_dump->prefix)
                                        : std::nullopt);
     config.text("dense_weights", std::string(dense_name(o.dense_weights))).number("expert_used", o.expert_used);
     boolean("repack", !stream, o.repack);
-    return config.boolean("no_eog", !o.stop_at_eog).str();
+    boolean("no_eog", generates, !o.stop_at_eog);
+    return config.str();
 }
 
 std::string given_json(const std::optional<GivenText> & given) {
@@ -190,6 +192,17 @@ std::string prefill_line(uint64_t n_prompt, const CallCost & cost) {
     return object.str();
 }
 
+std::string chunk_line(uint64_t chunk, const NllStatistics & so_far, const CallCost & cost) {
+    JsonObject object;
+    object.text("type", std::string("chunk"))
+        .number("chunk", chunk)
+        .number("tokens", so_far.tokens())
+        .number("nll", so_far.mean())
+        .number("perplexity", so_far.perplexity());
+    add_cost(object, cost);
+    return object.str();
+}
+
 std::string token_line(uint64_t token, int32_t id, const std::string & bytes, const CallCost & cost) {
     static const char digits[] = "0123456789abcdef";
     std::string hex;
@@ -210,7 +223,7 @@ std::string summary_line(const SummaryReport & report) {
     return JsonObject()
         .text("type", std::string("summary"))
         .number("tokens", report.tokens)
-        .text("stopped_by", std::string(report.stopped_by_eog ? "eog" : "length"))
+        .text("stopped_by", report.stopped_by)
         .number("decode_wall_ms", report.decode.wall_ms)
         .number("tok_s", rate(report.tokens, report.decode.wall_ms))
         .number("prefill_tok_s", rate(report.n_prompt, report.prefill.wall_ms))
@@ -222,6 +235,7 @@ std::string summary_line(const SummaryReport & report) {
         .text("logits_sha256", report.logits_sha256)
         .number("anon_peak_bytes", report.anon_peak_bytes)
         .raw("given", given_json(report.given))
+        .raw("perplexity", report.perplexity ? report.perplexity->json() : "null")
         .raw("prediction", report.prediction != nullptr ? report.prediction->json() : "null")
         .raw("predictor_disarmed", report.watchdog != nullptr ? report.watchdog->json() : "null")
         .str();

@@ -1,10 +1,11 @@
-// The four kinds of telemetry lines, put together from what a run knows.
+// The kinds of telemetry lines, put together from what a run knows.
 #pragma once
 
 #include "memory_plan.h"
 #include "model_facts.h"
 #include "options.h"
 #include "pager.h"
+#include "perplexity.h"
 #include "ram_budget.h"
 #include "telemetry.h"
 
@@ -36,21 +37,23 @@ struct GivenText {
 
 struct SummaryReport {
     uint64_t tokens = 0;
-    bool stopped_by_eog = false;
-    uint64_t n_prompt = 0;
+    std::optional<std::string> stopped_by;  // empty: nothing was to be generated
+    uint64_t n_prompt = 0;  // of the prompt or of the scored text, all that was evaluated in batches
     CallCost prefill;
     CallCost decode;
     double load_s = 0;
-    std::string ids_sha256;
+    std::optional<std::string> ids_sha256;
     std::optional<std::string> logits_sha256;
     std::optional<uint64_t> anon_peak_bytes;
     std::optional<GivenText> given;
+    std::optional<Perplexity> perplexity;
     const PredictionScore * prediction = nullptr;
     const ControlWatchdog * watchdog = nullptr;
 };
 
 std::string start_line(const StartReport & report);
 std::string prefill_line(uint64_t n_prompt, const CallCost & cost);
+std::string chunk_line(uint64_t chunk, const NllStatistics & so_far, const CallCost & cost);
 std::string token_line(uint64_t token, int32_t id, const std::string & bytes, const CallCost & cost);
 std::string summary_line(const SummaryReport & report);
 

@@ -137,7 +137,7 @@ void RoutingPolicy::on_experts(const MoeBlockNodes &, uint32_t block, const std:
             const auto it = found.find(row.expert);
             row.residency = it != found.end() ? it->second : Residency::miss;  // dropped: nobody asked for it
         }
-        options_.trace->add(call_.phase, catalog_.block(block).layer, rows_);
+        options_.trace->add(call_, catalog_.block(block).layer, rows_);
     }
     foresight_.on_experts(call_, block);
 }

@@ -6,6 +6,7 @@
 #include "layer_dump.h"
 #include "loaded_engine.h"
 #include "outputs.h"
+#include "perplexity.h"
 #include "planned_engine.h"
 #include "process.h"
 #include "report.h"
@@ -19,7 +20,11 @@ namespace moe {
 
 namespace {
 
-std::string read_prompt(const Options & options) {
+// The prompt, or the text to score; empty where neither is given.
+std::string read_text(const Options & options) {
+    if (options.ppl_file) {
+        return read_scored_text(options);
+    }
     if (options.prompt) {
         return *options.prompt;
     }
@@ -78,11 +83,12 @@ std::vector<llama_token> read_given_text(const Options & options, const llama_vo
 void generate(const Options & options, const llama_vocab * vocab, const std::vector<llama_token> & given,
               Decoder & decoder, Outputs & outputs, AnonPeak & peak, SummaryReport & summary) {
     Sha256 ids;
+    summary.stopped_by = "length";
     for (int32_t i = 0; i < options.n_predict; ++i) {
         const llama_token chosen = decoder.greedy();
         const llama_token id = options.given_text ? given[static_cast<size_t>(i)] : chosen;
         if (options.stop_at_eog && llama_vocab_is_eog(vocab, id)) {
-            summary.stopped_by_eog = true;
+            summary.stopped_by = "eog";
             break;
         }
         if (options.given_text) {
@@ -108,25 +114,24 @@ void generate(const Options & options, const llama_vocab * vocab, const std::vec
 
 int run(const Options & options) {
     install_llama_log();
-    const std::string prompt = read_prompt(options);
+    const std::string text = read_text(options);
     const ModelFacts facts = check_model(options);
     if (options.plan_memory) {
-        return print_plan(options, facts, prompt);
+        return print_plan(options, facts, text);
     }
     Outputs outputs(options);
     std::optional<LayerDump> dump = open_dump(options, facts);
-    const LoadedEngine engine = load_engine(options, facts, prompt, dump ? &*dump : nullptr);
+    const LoadedEngine engine = load_engine(options, facts, text, dump ? &*dump : nullptr);
     Pager * const pager = engine.pager.get();
 
     SummaryReport summary;
     summary.load_s = engine.load_s;
-    const std::vector<llama_token> tokens = tokenize(engine.vocab(), prompt, TextPlace::beginning);
+    const std::vector<llama_token> tokens = tokenize_input(engine.vocab(), options, text);
     check_length(options, pager, tokens.size());
     const std::vector<llama_token> given = read_given_text(options, engine.vocab());
     if (options.given_text) {
         summary.given.emplace();
     }
-    summary.n_prompt = tokens.size();
 
     const std::optional<PagerInfo> info = pager ? std::optional<PagerInfo>(pager->info()) : std::nullopt;
     if (options.telemetry) {
@@ -143,14 +148,22 @@ int run(const Options & options) {
     }
     AnonPeak peak;
     peak.look();
-    summary.prefill = decoder.prefill(tokens);
-    outputs.event(prefill_line(summary.n_prompt, summary.prefill));
-    peak.look();
-
     if (pager) {
-        summary.decode.paging.emplace();  // zero, not unmeasured, when the first token ends the text
+        summary.decode.paging.emplace();  // zero, not unmeasured, when no token is generated
     }
-    generate(options, engine.vocab(), given, decoder, outputs, peak, summary);
+    if (options.ppl_file) {
+        const Perplexity perplexity =
+            measure_perplexity(options, engine.vocab(), tokens, decoder, outputs, peak, summary.prefill);
+        summary.n_prompt = perplexity.chunks * perplexity.n_ctx;
+        summary.perplexity = perplexity;
+        write_stdout(perplexity.line());
+    } else {
+        summary.n_prompt = tokens.size();
+        summary.prefill = decoder.prefill(tokens);
+        outputs.event(prefill_line(summary.n_prompt, summary.prefill));
+        peak.look();
+        generate(options, engine.vocab(), given, decoder, outputs, peak, summary);
+    }
     summary.logits_sha256 = decoder.digest();
     summary.anon_peak_bytes = peak.bytes();
     if (pager) {

@@ -16,9 +16,9 @@ std::string one_line(std::string text) {
     return text;
 }
 
-// The first columns of every trace. This engine has one turn per run.
-std::string frame(Phase phase, uint64_t step) {
-    return "0," + std::to_string(static_cast<int>(phase)) + "," + std::to_string(step);
+// The first columns of every trace.
+std::string frame(const CallInfo & call, uint64_t step) {
+    return std::to_string(call.turn) + "," + std::to_string(static_cast<int>(call.phase)) + "," + std::to_string(step);
 }
 
 std::string weight_text(float weight) {
@@ -76,14 +76,14 @@ RouteTrace::RouteTrace(const std::string & path, const RouteTraceHead & head)
     flush();
 }
 
-void RouteTrace::add(Phase phase, uint32_t layer, const std::vector<RouteRow> & rows) {
+void RouteTrace::add(const CallInfo & call, uint32_t layer, const std::vector<RouteRow> & rows) {
     std::vector<bool> charged(n_expert_);
     for (const RouteRow & row : rows) {
         const bool read = row.residency == Residency::miss && !row.dropped && !charged[row.expert];
         if (read) {
             charged[row.expert] = true;
         }
-        held_ += frame(phase, row.step) + "," + std::to_string(layer) + "," + std::to_string(row.slot) + "," +
+        held_ += frame(call, row.step) + "," + std::to_string(layer) + "," + std::to_string(row.slot) + "," +
                  std::to_string(row.expert) + "," + weight_text(row.weight) + "," +
                  std::to_string(static_cast<int>(row.residency)) + "," +
                  std::to_string(read ? layers_[layer].expert : 0) + "," + (row.dropped ? "1" : "0") + "\n";
@@ -116,8 +116,8 @@ IoTrace::IoTrace(const std::string & path, const RunTraceHead & head) : file_(pa
                 "turn,phase,step,layer,expert,proj,lane,spec,offset,req_bytes,read_bytes,latency_ns");
 }
 
-void IoTrace::write(Phase phase, uint64_t step, const std::vector<IoRecord> & records) {
-    const std::string start = frame(phase, step);
+void IoTrace::write(const CallInfo & call, const std::vector<IoRecord> & records) {
+    const std::string start = frame(call, call.first_position);
     std::string lines;
     for (const IoRecord & r : records) {
         lines += start;
@@ -134,8 +134,8 @@ ComputeTrace::ComputeTrace(const std::string & path, const RunTraceHead & head) 
     file_.write(run_preamble("compute_trace", head) + "turn,phase,step,seq,layer,op,name,wall_ns,majflt");
 }
 
-void ComputeTrace::write(Phase phase, uint64_t step, const std::vector<ComputeRecord> & records) {
-    const std::string start = frame(phase, step);
+void ComputeTrace::write(const CallInfo & call, const std::vector<ComputeRecord> & records) {
+    const std::string start = frame(call, call.first_position);
     std::string lines;
     for (size_t seq = 0; seq < records.size(); ++seq) {
         const ComputeRecord & r = records[seq];

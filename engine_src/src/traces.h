@@ -40,7 +40,7 @@ public:
 
     // The routings of one layer in one batch. Every expert that some row missed and did not drop is charged with its
     // bytes once, on the first such row: it was read once. Rows are held back until flush() or until they are many.
-    void add(Phase phase, uint32_t layer, const std::vector<RouteRow> & rows);
+    void add(const CallInfo & call, uint32_t layer, const std::vector<RouteRow> & rows);
 
     // Hands all rows to the system in one piece: a killed run leaves whole tokens.
     void flush();
@@ -96,7 +96,7 @@ public:
     IoTrace(const std::string & path, const RunTraceHead & head);
 
     // Reads belong to the decode after which they were fetched: a lane does not know whose token it serves.
-    void write(Phase phase, uint64_t step, const std::vector<IoRecord> & records);
+    void write(const CallInfo & call, const std::vector<IoRecord> & records);
 
     void close() { file_.close(); }
 
@@ -118,7 +118,7 @@ public:
     ComputeTrace(const std::string & path, const RunTraceHead & head);
 
     // The records of one decode in the order of execution.
-    void write(Phase phase, uint64_t step, const std::vector<ComputeRecord> & records);
+    void write(const CallInfo & call, const std::vector<ComputeRecord> & records);
 
     void close() { file_.close(); }
 

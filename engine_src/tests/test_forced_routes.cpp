@@ -306,7 +306,7 @@ void what_was_written_reads_back() {
                 rows.push_back({step, slot, expert(step, layer, slot), 0.5f, Residency::miss, false});
             }
         }
-        trace.add(phase, layer, rows);
+        trace.add({phase}, layer, rows);
     };
     add(Phase::prefill, 1, 0, 10);
     add(Phase::prefill, 2, 9, 10);

@@ -31,8 +31,8 @@ const Settings every_setting = {
     {"--prefetch", "0"}, {"--prefetch", "2"}, {"--predict-prefetch", ""}, {"--predict-spec-max", "0"},
     {"--predict-horizon", "1"}, {"--predict-log", ""}, {"--drop-cold-experts", "0.5"}, {"--drop-no-renorm", ""},
     {"--drop-in-prefill", ""}, {"--route-trace", "r"}, {"--io-trace", "i"}, {"--compute-trace", "c"},
-    {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--given-text", "g"}, {"--moe-dump", "il=0:d"},
-    {"--repack", ""}, {"--expert-used", "2"},
+    {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--given-text", "g"}, {"--ppl-file", "s"},
+    {"--moe-dump", "il=0:d"}, {"--repack", ""}, {"--expert-used", "2"},
     {"--no-eog", ""}, {"--logits-digest", ""}, {"--csv", "v"}, {"--telemetry", "t"}, {"--plan-memory", ""},
     {"--progress", ""}, {"--session", ""}, {"--help", ""}, {"--version", ""},
 };
@@ -43,6 +43,7 @@ using Pattern = std::string;
 struct Need {
     Pattern who;
     std::vector<Pattern> any_of;
+    Pattern only_with = "";
 };
 
 const std::vector<Pattern> a_cache = {"--cache-mb 64", "--cache-mb auto", "--ram-budget-mb"};
@@ -78,6 +79,7 @@ const std::vector<Need> needs = {
     {"--drop-no-renorm", {"--drop-cold-experts"}},
     {"--drop-in-prefill", streaming},
     {"--drop-in-prefill", {"--drop-cold-experts"}},
+    {"--drop-cold-experts", {"--drop-in-prefill"}, "--ppl-file"},
     {"--route-trace", streaming},
     {"--io-trace", streaming},
     {"--compute-trace", streaming},
@@ -121,6 +123,18 @@ const std::vector<Exclusion> exclusions = {
     {"--session", "--io-trace"},
     {"--session", "--compute-trace"},
     {"--session", "--plan-memory"},
+    {"--ppl-file", "--prompt"},
+    {"--ppl-file", "--file"},
+    {"--ppl-file", "--predict"},
+    {"--ppl-file", "--session"},
+    {"--ppl-file", "--given-text"},
+    {"--ppl-file", "--no-eog"},
+    {"--ppl-file", "--progress"},
+    {"--ppl-file", "--csv"},
+    {"--ppl-file", "--predict-log"},
+    {"--ppl-file", "--predict-prefetch"},
+    {"--ppl-file", "--prefetch 2"},
+    {"--ppl-file", "--forced-routes"},
     {"--plan-memory", "--csv"},
     {"--plan-memory", "--given-text"},
     {"--plan-memory", "--moe-dump"},
@@ -179,7 +193,8 @@ std::vector<Violation> violations(const Settings & settings) {
         return found;
     }
     for (const Need & need : needs) {
-        if (holds(settings, need.who) && !holds_any(settings, need.any_of)) {
+        const bool applies = need.only_with.empty() || holds(settings, need.only_with);
+        if (applies && holds(settings, need.who) && !holds_any(settings, need.any_of)) {
             found.push_back({flag_of(need.who), flag_of(need.any_of.front())});
         }
     }
@@ -234,6 +249,7 @@ const std::vector<Settings> every_completion = [] {
                                            {{}, {"--cache-mb", "64"}, {"--cache-mb", "auto"}, {"--ram-budget-mb", "64"}},
                                            {{}, {"--predict-prefetch", ""}},
                                            {{}, {"--drop-cold-experts", "0.5"}},
+                                           {{}, {"--drop-in-prefill", ""}},
                                            {{}, {"--compute-trace", "c"}}};
     std::vector<Settings> all = {{}};
     for (const Settings & choice : choices) {
@@ -263,7 +279,7 @@ std::optional<Settings> completed(const Settings & pair, const Settings & comple
     if (!holds(pair, "--model")) {
         settings.push_back({"--model", "m"});
     }
-    if (!holds_any(pair, {"--prompt", "--file", "--session"})) {
+    if (!holds_any(pair, {"--prompt", "--file", "--session", "--ppl-file"})) {
         settings.push_back({"--prompt", "hello"});
     }
     return settings;
@@ -363,6 +379,8 @@ void no_two_outputs_and_no_input_share_a_file() {
         const std::string dump =
             refusal({base[0], base[1], {"--prompt", "x"}, {"--moe-dump", "il=3:d"}, {output, "d.ids.3"}}).value_or("");
         CHECK(names(dump, output) && names(dump, "--moe-dump"));
+        const std::string scored = refusal({base[0], base[1], {"--ppl-file", "same"}, {output, "same"}}).value_or("");
+        CHECK(names(scored, output) && names(scored, "--ppl-file"));
     }
 }
 

@@ -46,13 +46,13 @@ void an_expert_is_charged_once_per_batch_that_reads_it() {
     const TempDir dir;
     RouteTrace trace(dir.file("r"), kRouteHead);
     // Two tokens of a prompt share expert 3; it is read once.
-    trace.add(Phase::prefill, 1, {{0, 0, 3, 0.7f, Residency::miss, false},
-                                  {0, 1, 1, 0.3f, Residency::hit, false},
-                                  {1, 0, 3, 0.0976991f, Residency::miss, false},
-                                  {1, 1, 0, 0.25f, Residency::speculative, false}});
+    trace.add({Phase::prefill}, 1, {{0, 0, 3, 0.7f, Residency::miss, false},
+                                    {0, 1, 1, 0.3f, Residency::hit, false},
+                                    {1, 0, 3, 0.0976991f, Residency::miss, false},
+                                    {1, 1, 0, 0.25f, Residency::speculative, false}});
     // Another batch, or another layer, reads for itself.
-    trace.add(Phase::decode, 1, {{2, 0, 3, 1.f, Residency::miss, false}});
-    trace.add(Phase::decode, 2, {{2, 0, 3, 1e-7f, Residency::miss, false}});
+    trace.add({Phase::decode}, 1, {{2, 0, 3, 1.f, Residency::miss, false}});
+    trace.add({Phase::decode}, 2, {{2, 0, 3, 1e-7f, Residency::miss, false}});
     CHECK(contents(dir.file("r")) == kRoutePreamble);  // held back until the token is complete
     trace.flush();
     CHECK(contents(dir.file("r")) == kRoutePreamble +
@@ -70,7 +70,7 @@ void a_dropped_expert_is_not_charged() {
     RouteRow unknown;  // no weight given
     unknown.step = 9;
     // Dropped for the first token only: the second one reads it.
-    trace.add(Phase::prefill, 2,
+    trace.add({Phase::prefill}, 2,
               {{0, 1, 3, 0.1f, Residency::miss, true}, {1, 0, 3, 0.9f, Residency::miss, false}, unknown});
     trace.close();
     CHECK(contents(dir.file("r")) == kRoutePreamble +
@@ -82,7 +82,7 @@ void a_dropped_expert_is_not_charged() {
 void a_negative_nan_is_unknown_too() {
     const TempDir dir;
     RouteTrace trace(dir.file("r"), kRouteHead);
-    trace.add(Phase::decode, 1, {{0, 0, 0, -NAN, Residency::hit, false}});
+    trace.add({Phase::decode}, 1, {{0, 0, 0, -NAN, Residency::hit, false}});
     trace.close();
     CHECK(contents(dir.file("r")) == kRoutePreamble + "0,1,0,1,0,0,nan,1,0,0\n");
 }
@@ -100,7 +100,7 @@ void a_long_prompt_is_not_held_back_whole() {
     RouteTrace trace(dir.file("r"), kRouteHead);
     const std::vector<RouteRow> rows(1000);
     for (int i = 0; i < 60; ++i) {
-        trace.add(Phase::prefill, 1, rows);
+        trace.add({Phase::prefill}, 1, rows);
     }
     const size_t before = contents(dir.file("r")).size();
     CHECK(before > (size_t{1} << 20));
@@ -124,10 +124,10 @@ void an_io_trace_has_a_row_per_read() {
         "# model=m.gguf arch=qwen3moe n_layer=48 n_threads=2 io_threads=4 o_direct=1 overlap=0\n"
         "turn,phase,step,layer,expert,proj,lane,spec,offset,req_bytes,read_bytes,latency_ns\n";
     CHECK(contents(dir.file("io")) == preamble);
-    trace.write(Phase::prefill, 27, {});
+    trace.write({Phase::prefill, 27}, {});
     CHECK(contents(dir.file("io")) == preamble);
-    trace.write(Phase::decode, 29, {{0, 87, 1, 3, false, 18446744073709551615u, 65536, 69632, 416800},
-                                    {47, 5, 2, 0, true, 4096, 1, 4096, 7}});
+    trace.write({Phase::decode, 29}, {{0, 87, 1, 3, false, 18446744073709551615u, 65536, 69632, 416800},
+                                      {47, 5, 2, 0, true, 4096, 1, 4096, 7}});
     CHECK(contents(dir.file("io")) == preamble +
                                           "0,1,29,0,87,1,3,0,18446744073709551615,65536,69632,416800\n"
                                           "0,1,29,47,5,2,0,1,4096,1,4096,7\n");
@@ -137,10 +137,10 @@ void an_io_trace_has_a_row_per_read() {
 void a_compute_trace_quotes_what_would_break_a_column() {
     const TempDir dir;
     ComputeTrace trace(dir.file("c"), {"m.gguf", "gpt-oss", 36, 2, 0, false, true});
-    trace.write(Phase::decode, 30, {{-1, "GET_ROWS", "embd", 428500, 0},
-                                    {0, "RMS_NORM", "norm-0", 19500, 2},
-                                    {1, "a,b", "say \"x\"\n", 1, 3}});
-    trace.write(Phase::decode, 31, {{-1, "LAYER", "post", 5, 0}});
+    trace.write({Phase::decode, 30}, {{-1, "GET_ROWS", "embd", 428500, 0},
+                                      {0, "RMS_NORM", "norm-0", 19500, 2},
+                                      {1, "a,b", "say \"x\"\n", 1, 3}});
+    trace.write({Phase::decode, 31}, {{-1, "LAYER", "post", 5, 0}});
     trace.close();
     CHECK(contents(dir.file("c")) ==
           "# compute_trace v1\n"

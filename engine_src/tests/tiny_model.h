@@ -31,6 +31,7 @@ struct Model {
     ggml_type large_type = GGML_TYPE_F16;
     ggml_type dense_type = GGML_TYPE_F16;
     bool tied_output = false;
+    bool add_bos = false;  // token 256 begins every text
     uint32_t n_shards = 1;
     uint32_t seed = 1;
 
@@ -117,7 +118,8 @@ inline void set_metadata(gguf_context * gguf, const Model & m) {
     gguf_set_arr_str(gguf, "tokenizer.ggml.merges", &merge, 1);
     gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", 256);
     gguf_set_val_u32(gguf, "tokenizer.ggml.padding_token_id", 257);
-    gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", false);
+    gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", 256);
+    gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", m.add_bos);
 }
 
 class Tensors {
