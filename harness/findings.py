@@ -10,6 +10,50 @@ from dataclasses import dataclass
 from typing import Literal
 
 Likeness = Literal["identical", "differs", "not shown"]
+LevelResult = Literal["PASS", "FAIL", "KILLED"]
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """One cell at one level of a ladder of memory limits; peaks are of 20 ms samples.
+
+    PASS: it ran to its end and no sample was above the limit. KILLED: something ended it. FAIL: all
+    else, with the `reason`: refused, above its limit, not sampled, failed. `slots`: by size class,
+    the smallest size first.
+    """
+
+    cell: str
+    level: str
+    limit_bytes: int | None
+    result: LevelResult
+    reason: str | None = None
+    arena_bytes: int | None = None
+    slots: tuple[int, ...] = ()
+    coverage: float | None = None
+    anon_peak_bytes: int | None = None
+    rss_peak_bytes: int | None = None
+    within_limit: bool | None = None
+    cgroup_limit_bytes: int | None = None
+    cgroup_peak_bytes: int | None = None
+    tok_s: float | None = None
+    bytes_per_token: float | None = None
+    hit_rate: float | None = None
+    evictions: int | None = None
+    output_sha256: str | None = None  # None also where a text was given
+
+    @property
+    def anon_beside_arena_bytes(self) -> int | None:
+        """What a run needs whatever its level: the same at every level, or memory is missed."""
+        if self.anon_peak_bytes is None or self.arena_bytes is None:
+            return None
+        return self.anon_peak_bytes - self.arena_bytes
+
+    @property
+    def rss_beside_anon_bytes(self) -> int | None:
+        """Pages of files: the program, and what of the model is mapped."""
+        if self.rss_peak_bytes is None or self.anon_peak_bytes is None:
+            return None
+        return self.rss_peak_bytes - self.anon_peak_bytes
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.findings import EvictionRow, IdentityRow, TopKRow
+from harness.findings import EvictionRow, IdentityRow, LevelRow, TopKRow
 
 Role = Literal["baseline", "candidate", "sentinel"]
 CellStatus = Literal["ok", "failed", "refused", "killed"]
@@ -483,11 +483,12 @@ class CandidateVerdict:
 
 @dataclass(frozen=True)
 class CampaignVerdict:
-    """`verdict.json` is exactly this. The last three: what cells under memory caps found."""
+    """`verdict.json` is exactly this. The last ones: what cells under memory caps found."""
 
     campaign: str
     drift: Drift
     verdicts: tuple[CandidateVerdict, ...]
+    levels: tuple[LevelRow, ...] = ()
     topk: tuple[TopKRow, ...] = ()
     eviction: tuple[EvictionRow, ...] = ()
     identity: tuple[IdentityRow, ...] = ()

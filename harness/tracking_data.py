@@ -22,6 +22,7 @@ from harness import rundir
 from harness.analysis import tables
 from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
+from harness.analysis.levels import levels_in_words
 from harness.configure import load_yaml, to_yaml
 from harness.engines.native import TOKENS, Row, read_tokens
 from harness.errors import DeviceError
@@ -257,6 +258,7 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
             effect = "" if v.effect_pct is None else f" ({v.effect_pct:+.1f} % tok/s)"
             lines.append(f"\n**{v.candidate}: {v.outcome}**{effect}")
             lines += [f"- {r}" for r in v.reasons]
+        lines += [f"\n**{line}**" for line in levels_in_words(stored.verdict.levels)]
         if stored.verdict.identity:
             lines.append(f"\n**{identity_in_words(stored.verdict.identity)}**")
     return "\n".join(lines) or "nothing measured"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.analysis.eviction import eviction_rows, eviction_table
 from harness.analysis.identity import identity_rows, identity_table
+from harness.analysis.levels import level_rows, levels_memory_table, levels_table
 from harness.analysis.outputs import Output
 from harness.analysis.tables import Data
 from harness.analysis.topk import topk_rows, topk_table
@@ -22,6 +23,7 @@ def with_findings(
     """`outputs`: what cells generated, by their index."""
     return dataclasses.replace(
         verdict,
+        levels=level_rows(records),
         topk=topk_rows(records, outputs),
         eviction=eviction_rows(records),
         identity=identity_rows(records, outputs),
@@ -31,6 +33,8 @@ def with_findings(
 def finding_tables(verdict: CampaignVerdict) -> dict[str, Data]:
     """By the name that a store gives them; only those that have rows."""
     made = {
+        "levels": levels_table(verdict.levels),
+        "levels_memory": levels_memory_table(verdict.levels),
         "topk": topk_table(verdict.topk),
         "eviction": eviction_table(verdict.eviction),
         "identity": identity_table(verdict.identity),

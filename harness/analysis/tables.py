@@ -81,12 +81,12 @@ def _result(record: CellRecord) -> tuple[Value, ...]:
         record.arm,
         m.tok_s,
         m.hit_rate,
-        _mib(m.bytes_per_token),
-        _mib(m.spec_bytes_per_token),
+        mib(m.bytes_per_token),
+        mib(m.spec_bytes_per_token),
         m.spec_useful_share,
         m.dropped_share,
         m.perplexity if record.perplexity is None else record.perplexity.value,
-        _mib(m.anon_peak_bytes),
+        mib(m.anon_peak_bytes),
         record.status,
     )
 
@@ -146,5 +146,5 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _mib(value: float | None) -> float | None:
+def mib(value: float | None) -> float | None:
     return None if value is None else value / MIB

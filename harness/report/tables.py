@@ -22,12 +22,15 @@ STYLES = {
     "identical": GOOD,
     "differs": BAD,
     "ok": GOOD,
+    "PASS": GOOD,
+    "FAIL (refused)": BAD,
+    "KILLED": BAD,
     "failed": BAD,
     "killed": BAD,
     "refused": BAD,
 }
 _WORDS = (
-    *("cell", "arm", "role", "status", "predictor", "policy", "output"),
+    *("cell", "arm", "role", "status", "predictor", "policy", "output", "level", "result"),
     "first difference, or why not shown",
 )
 

@@ -21,6 +21,7 @@ from rich.text import Text
 from harness.analysis import tables
 from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
+from harness.analysis.levels import levels_in_words
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Plan, Prediction
 from harness.report.tables import (
@@ -60,6 +61,8 @@ OUTCOME_WORDS = {
 
 # of tables, by the name that `finding_tables` gives them
 FINDING_WORDS = {
+    "levels": "memory levels; PASS: ran to its end, no sample of anonymous memory above its limit",
+    "levels_memory": "memory that does not depend on the level, and the cgroup's",
     "topk": "top-k by cap: what fewer experts save, and cost",
     "eviction": "eviction policies by cap",
     "identity": "greedy output against plain inference, token by token and byte by byte",
@@ -240,6 +243,8 @@ class Terminal:
             self.say("")
             self.say(FINDING_WORDS[name])
             self._print_table(table_of(data))
+        for line in levels_in_words(verdict.levels):
+            self.say(line)
         if verdict.identity:
             likeness = identity_verdict(verdict.identity)
             self.say(identity_in_words(verdict.identity), _style(likeness))
