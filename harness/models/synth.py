@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 # raised when the bytes for a seed change
-RECIPE = 1
+RECIPE = 2
 PIECE_BYTES = 4 * 2**20
 DENSE_TYPE = "Q8_0"
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>")

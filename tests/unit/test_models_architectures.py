@@ -44,9 +44,9 @@ PINNED = {
     "qwen35moe": "d91ce6d67cd27e29",
     "gpt-oss": "1cc49f7641fb91b7",
     "gemma4": "b71fafd5b55010c9",
-    "laguna": "49c184ec87ed389d",
-    "deepseek2": "3cdecb4616c0adc4",
-    "lfm2moe": "d69bffd779cfa1ba",
+    "laguna": "454a7176d4e6629e",
+    "deepseek2": "0ee850fa1bb6c8f8",
+    "lfm2moe": "4802818f6c631fb9",
 }
 
 

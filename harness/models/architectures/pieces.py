@@ -83,8 +83,12 @@ def router(g: Geometry) -> Piece:
 
 
 def choice_bias(g: Geometry) -> Piece:
-    """Added to the experts' scores where they are chosen, not where they are weighted."""
-    return exact("exp_probs_b.bias", g.n_expert, sd=0.1)
+    """Added to the experts' scores where they are chosen, not where they are weighted.
+
+    Small: many of a random router's sigmoids are near 1, and a larger bias would choose among them
+    the same experts for every token.
+    """
+    return exact("exp_probs_b.bias", g.n_expert, sd=0.001)
 
 
 def experts(g: Geometry, *, fused: bool = False) -> list[Piece]:
