@@ -22,6 +22,7 @@ CONF = configure.conf_dir()
 REPO = Path(__file__).resolve().parents[2]
 NAMES = configure.options(CONF, "experiment")
 SURVEYS = {"predictor_accuracy"}
+LADDERS = {"memory_levels"}
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,8 @@ def test_an_experiment_plans_with_the_sentinel_that_its_design_needs(
     name: str, reference: ModelFile
 ) -> None:
     plan = planned(name, reference)
-    if name in SURVEYS:
-        assert plan.design == "survey"
+    if name in SURVEYS | LADDERS:
+        assert plan.design == ("survey" if name in SURVEYS else "levels")
         assert {c.role for c in plan.cells} == {"candidate"}
         return
     baselines = {c.index for c in plan.cells if c.arm == plan.baseline}
@@ -72,7 +73,7 @@ def test_an_experiment_plans_with_the_sentinel_that_its_design_needs(
         assert cell.index in baselines or neighbours, f"{cell.name} has no baseline beside it"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in LADDERS])
 def test_the_cells_of_an_experiment_decode_one_real_text(name: str, reference: ModelFile) -> None:
     """Left to itself each cell that drops would write its own, and small models fall into loops."""
     arms = planned(name, reference).arms.values()
@@ -187,7 +188,7 @@ def test_the_baseline_of_the_main_job_is_b(reference: ModelFile) -> None:
         assert words in " ".join(argv)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "cache_sizes"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in {"cache_sizes", *LADDERS}])
 def test_no_cache_is_near_the_lru_cliff(name: str, reference: ModelFile) -> None:
     """At least 1.5 times one token's cycle, and still far from holding everything."""
     top_k = reference.info.n_expert_used
@@ -197,6 +198,32 @@ def test_no_cache_is_near_the_lru_cliff(name: str, reference: ModelFile) -> None
     for cell in check(compose([f"+experiment={name}"])).cells.values():
         assert cell.engine.cache_fraction is not None
         assert 1.5 * cycle <= cell.engine.cache_fraction <= 0.5
+
+
+def test_the_ladder_has_the_published_models_geometry_and_compares_greedy_output() -> None:
+    config = check(compose(["+experiment=memory_levels"]))
+    assert config.model["geometry"] == "epq"
+    (cell,) = config.cells.values()
+    assert (cell.text, cell.engine.prefetch, cell.engine.dense_weights) == (None, None, "anon")
+    assert config.memory.cgroup == "wanted"
+
+
+def test_a_ladder_whose_model_is_not_made_yet_says_that_its_levels_are_not_known(
+    tmp_path: Path,
+) -> None:
+    words = ["+experiment=memory_levels", "plan_only=true", f"engine.cache_dir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the levels, shares of its file, are not known in MiB until then" in done.stdout
+    assert done.stdout.count("unknown") >= 6
+    assert not list(tmp_path.rglob("*.gguf"))
 
 
 def test_the_probed_run_scores_predictors(reference: ModelFile) -> None:
