@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 REPO = Path(__file__).resolve().parents[2]
 NAMES = [n for n in options(conf_dir(), "experiment") if n != "matched_pair"]
+OF_THEIR_OWN = {"predictor_accuracy", "memory_levels"}
+MIB = 2**20
 
 
 def harness(*args: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +47,23 @@ def campaign(runs: Path, name: str, *overrides: str) -> tuple[str, Path, list[di
     return done.stdout, found, records
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "predictor_accuracy"])
+def logged_table(runs: Path, experiment: str, name: str) -> dict[str, Any]:
+    """A table of the campaign's run in the MLflow store beside the campaigns."""
+    from mlflow import MlflowClient
+    from mlflow.artifacts import download_artifacts
+
+    # not by load_table: whatever its client's store, it makes MLflow's default one where it runs
+    uri = f"sqlite:///{runs / 'mlflow.db'}"
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id], "tags.`harness.kind` = 'campaign'")
+    path = download_artifacts(run_id=run.info.run_id, artifact_path=name, tracking_uri=uri)
+    table: dict[str, Any] = json.loads(Path(path).read_text())
+    return table
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in OF_THEIR_OWN])
 def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
     small = ("model.factor=2",) if name == "io_lanes" else ()
     text, found, records = campaign(tmp_path / "runs", name, "tracking=off", *small)
@@ -71,9 +89,6 @@ def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
 
 
 def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-    from mlflow.artifacts import download_artifacts
-
     text, found, (record,) = campaign(tmp_path / "runs", "predictor_accuracy")
     control = record["prediction"]["predictors"]["control"]
     assert control["slots_hit"] >= 0.999 * control["slots"] > 0
@@ -87,14 +102,47 @@ def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:
     verdict = json.loads((found / "verdict.json").read_text())
     assert verdict["verdicts"] == []
 
-    # not by load_table: whatever its client's store, it makes MLflow's default one where it runs
-    uri = f"sqlite:///{found.parent / 'mlflow.db'}"
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("predictor_accuracy")
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id], "tags.`harness.kind` = 'campaign'")
-    path = download_artifacts(
-        run_id=run.info.run_id, artifact_path="predictors.json", tracking_uri=uri
-    )
-    table = json.loads(Path(path).read_text())
+    table = logged_table(found.parent, "predictor_accuracy", "predictors.json")
     assert table["data"][-1][table["columns"].index("predictor")] == "control"
+
+
+def test_a_ladder_of_memory_levels_passes_refuses_and_repeats_its_output(tmp_path: Path) -> None:
+    """Of a small model with experts of two sizes: the run needs 38 MiB beside 20 MiB of experts."""
+    small = ("model.geometry=small", "model.weights=Q4_K+BF16@3", "cell.n_ctx=512")
+    levels = ("memory.levels=null", "memory.levels_mb=[24,44,52,72]")
+    text, found, records = campaign(tmp_path / "runs", "memory_levels", *small, *levels)
+    assert [r["status"] for r in records] == ["refused", "ok", "ok", "ok"]
+    refused, *passed = records
+    assert f"allowed {24 * MIB} (--ram-budget-mb)" in refused["status_detail"]
+    assert refused["counters"]["tokens"] is None
+    for record in passed:
+        assert record["data_limit_bytes"] == record["budget"]["ram_budget_bytes"]
+        assert record["metrics"]["anon_within_limit"] is True
+        assert [c["slot_bytes"] for c in record["arena"]["classes"]] == [122880, 405504]
+    first, _, last = passed
+    assert first["counters"]["evictions"] > 0 == last["counters"]["evictions"]
+    assert last["arena"]["coverage"] == 1
+    read = [r["metrics"]["bytes_per_token"] for r in passed]
+    assert read == sorted(read, reverse=True)
+
+    rows = json.loads((found / "verdict.json").read_text())["levels"]
+    assert [r["result"] for r in rows] == ["FAIL", "PASS", "PASS", "PASS"]
+    assert len({r["output_sha256"] for r in rows[1:]}) == 1
+    beside = [r["anon_peak_bytes"] - r["arena_bytes"] for r in rows[1:]]
+    assert max(beside) - min(beside) < 2 * MIB, "memory beside the arena is no matter of its size"
+    assert "FAIL (refused)" in text
+    assert "3 of 4 levels passed" in text
+    assert "greedy output at the passed levels: identical" in text
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in words_of(p)]
+    assert not left, "something still runs"
+
+    table = logged_table(found.parent, "memory_levels", "levels.json")
+    shown = [row[table["columns"].index("result")] for row in table["data"]]
+    assert shown == ["FAIL (refused)", "PASS", "PASS", "PASS"]
+
+
+def words_of(cmdline: Path) -> str:
+    try:
+        return cmdline.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:  # gone
+        return ""
