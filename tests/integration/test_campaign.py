@@ -221,6 +221,19 @@ def test_top_k_is_joined_with_its_perplexity_and_its_greedy_output(
     assert verdict["identity"] == verdict["eviction"] == []
 
 
+def test_a_level_at_which_the_engine_was_killed_is_no_result(
+    command: Command, tmp_path: Path
+) -> None:
+    words = [w for w in command(signal=signal.SIGKILL) if w != "+experiment=matched_pair"]
+    words += ["+experiment=memory_levels", "memory.levels=null", "memory.levels_mb=[90]"]
+    done = run([*words, 'memory.cgroup="off"'], code=1)
+    (campaign,) = campaigns(tmp_path)
+    (row,) = json.loads((campaign / "verdict.json").read_text())["levels"]
+    assert (row["level"], row["result"], row["cgroup_limit_bytes"]) == ("90MiB", "KILLED", None)
+    assert "KILLED" in done.stdout
+    assert "0 of 1 levels passed" in done.stdout
+
+
 def test_a_survey_shows_its_table_and_judges_no_speed(command: Command, tmp_path: Path) -> None:
     words = [w for w in command() if w != "+experiment=matched_pair"]
     done = run([*words, "+experiment=predictor_accuracy"])
