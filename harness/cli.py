@@ -33,9 +33,16 @@ def _model(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _verify(argv: Sequence[str]) -> int:
+    from harness.verify.cli import main as run
+
+    return run(list(argv))
+
+
 VERBS: dict[str, tuple[Verb, str]] = {
     "build": (_build, "build the engine and the launcher, or say what is built"),
     "model": (_model, "list, make and inspect models"),
+    "verify": (_verify, "recompute a MoE layer in NumPy and compare with the engine"),
 }
 
 
