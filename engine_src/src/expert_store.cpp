@@ -170,6 +170,7 @@ void ExpertStore::stream(LayerExperts & layer, std::vector<uint32_t> missing) {
             layer.stream_slots.push_back(slot);
         }
     }
+    streaming_ = true;
 }
 
 void ExpertStore::end(LayerExperts & layer) {
@@ -184,6 +185,9 @@ void ExpertStore::end(LayerExperts & layer) {
         }
     }
     layer.resident.clear();
+    if (!layer.stream_slots.empty()) {
+        streaming_ = false;
+    }
 }
 
 bool ExpertStore::whole(const LayerExperts & layer, size_t i) {
@@ -204,7 +208,7 @@ bool ExpertStore::retain(uint32_t block, uint32_t expert) {
 }
 
 bool ExpertStore::speculate(uint32_t block, uint32_t expert) {
-    if (arena_.find(key(block, expert)) != Arena::kNone) {
+    if (streaming_ || arena_.find(key(block, expert)) != Arena::kNone) {
         return false;
     }
     const uint32_t slot = arena_.acquire(key(block, expert), Arena::Recency::oldest);

@@ -133,6 +133,7 @@ private:
     std::vector<std::unique_ptr<Speculation>> speculations_;
     StoreCounters counters_;
     int64_t waited_ns_ = 0;
+    bool streaming_ = false;  // a layer's experts pass through all slots without a pin: none is free for speculation
 };
 
 }  // namespace moe

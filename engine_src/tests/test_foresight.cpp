@@ -38,6 +38,29 @@ void prefetch_equals_plain() {
     }
 }
 
+// Fewer slots than a layer's top-k: every layer passes through all of them, and there is no room to speculate.
+void an_arena_below_top_k_equals_plain() {
+    tiny::Model model = small_model();
+    model.n_expert_used = 3;
+    const Bench bench(model);
+    for (const uint64_t slots : {1U, 2U}) {
+        for (const bool overlap : {false, true}) {
+            PagerOptions options = bench.options(0);
+            options.arena_bytes = slots * decoding::slot_bytes(bench.path());
+            options.executor.overlap = overlap;
+            check_equal(bench.plain(), run_paged(options));
+            options.foresight.prefetch = 2;
+            check_equal(bench.plain(), run_paged(options));
+            options.foresight.prefetch = 0;
+            options.foresight.predict = true;
+            const Run predicted = run_paged(options);
+            check_equal(bench.plain(), predicted);
+            CHECK(predicted.info.slots == slots);
+            CHECK(predicted.counters.foresight->experts == 0);
+        }
+    }
+}
+
 void prediction_equals_plain() {
     const Bench bench;
     for (const uint32_t horizon : {1U, 2U}) {
@@ -203,6 +226,7 @@ void the_io_trace_tells_speculation_from_demand() {
 int main() {
     quiet_log();
     check::run("prefetch equals plain", prefetch_equals_plain);
+    check::run("an arena below top-k equals plain", an_arena_below_top_k_equals_plain);
     check::run("prediction equals plain", prediction_equals_plain);
     check::run("retention is repeatable", retention_is_repeatable);
     check::run("an arena of one token's experts survives foresight", an_arena_of_one_tokens_experts_survives_foresight);
