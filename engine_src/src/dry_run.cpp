@@ -4,6 +4,7 @@
 #include "error.h"
 #include "llama_session.h"
 #include "model_facts.h"
+#include "planned_texts.h"
 #include "process.h"
 
 #include "ggml-cpu.h"
@@ -72,6 +73,7 @@ DryRun set_up(const Options & options, const ModelFacts & facts, const std::stri
     if (!prompt.empty()) {
         out.n_prompt = static_cast<uint32_t>(tokenize_input(vocab, options, prompt).size());
     }
+    rehearse_texts(options, llama_model_get_vocab(model.get()));
     out.base_bytes = data_bytes().value_or(0);  // before the scratch probe, which allocates the compute buffers
     out.scratch_bytes = std::max(scratch_bytes(context.get(), llama_n_ubatch(context.get()), n_outputs, options.threads),
                                  scratch_bytes(context.get(), 1, 1, options.threads));

@@ -5,6 +5,7 @@
 #include "model_facts.h"
 #include "pager.h"
 #include "process.h"
+#include "session_input.h"
 
 #include <algorithm>
 
@@ -18,6 +19,9 @@ constexpr uint64_t base_reserve = uint64_t{4} << 20;
 // What the smallest models take (mostly graph metadata), and how often the file's metadata is held while loading.
 constexpr uint64_t base_least = uint64_t{24} << 20;
 constexpr uint64_t metadata_copies = 3;
+
+// A request is read, parsed and served: the longest line, while the one before is still held.
+constexpr uint64_t line_copies = 6;
 
 void set_allowed(MemoryPlan & plan, const Options & options) {
     plan.allowed_bytes = data_limit();
@@ -82,7 +86,7 @@ MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const 
     plan.kv_bytes = dry->kv_bytes;
     // A second scratch buffer: the pager computes experts on a CPU backend of its own.
     plan.compute_bytes = dry->graph_bytes + dry->logits_bytes + dry->scratch_bytes * (pager ? 2 : 1);
-    plan.base_bytes = dry->base_bytes + base_reserve;
+    plan.base_bytes = dry->base_bytes + base_reserve + (options.session ? line_copies * SessionInput::kMaxLine : 0);
     plan.n_prompt = dry->n_prompt;
     return plan;
 }

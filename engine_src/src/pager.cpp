@@ -39,7 +39,9 @@ public:
         if (options.io_threads < 1 || options.io_threads > IoPool::kMaxLanes) {
             throw Error(ExitCode::usage, "I/O threads must be 1 to " + std::to_string(IoPool::kMaxLanes));
         }
-        open_traces();
+        if (!options.measure_only) {
+            open_traces();
+        }
     }
 
     void configure(llama_model_params & params) override {
@@ -163,8 +165,8 @@ public:
                 {size.slot_bytes, region != shape_.regions.end() ? region->slots : 0, size.experts});
         }
         // Reads go straight into the slots; the step buffer of anonymous dense weights is gone before there is an arena.
-        info.io_buffer_bytes = matmul_scratch_bytes(&shape_.regions);
-        info.io_buffer_most_bytes = matmul_scratch_bytes(nullptr);
+        info.io_buffer_bytes = matmul_scratch_bytes(&shape_.regions) + trace_bytes();
+        info.io_buffer_most_bytes = matmul_scratch_bytes(nullptr) + trace_bytes();
         info.thread_stack_bytes = static_cast<uint64_t>(options_.io_threads) * IoPool::kStackBytes +
                                   (ranks_ahead() ? RankingThread::kStackBytes : 0);
         info.dense_anon_bytes = options_.dense == DensePolicy::anon ? dense_.bytes() : 0;
@@ -242,19 +244,42 @@ private:
 
     uint32_t top_k() const { return options_.expert_used != 0 ? options_.expert_used : catalog_.n_expert_used(); }
 
-    // `n_slots`: empty for the number that takes most.
-    // nullptr: for whatever slots make it most.
+    uint64_t pairs_of_a_batch() const { return uint64_t{options_.n_batch} * top_k(); }
+
+    // Beside the matmuls' buffers also the lists of who is routed where, of which some are held at a time. nullptr: for
+    // whatever slots make it most.
     uint64_t matmul_scratch_bytes(const std::vector<SlotRegion> * regions) const {
         uint64_t most = 0;
         for (const MoeBlock & block : catalog_.blocks()) {
             for (const ExpertPart & part : block.parts) {
-                most = std::max(most, regions ? ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, *regions,
+                // With overlap experts are multiplied by as they arrive: no call covers them all.
+                const bool whole = regions != nullptr && !options_.executor.overlap;
+                most = std::max(most, whole ? ExpertMatmul::scratch_bytes(part.n_in, part.n_out, block.n_expert, *regions,
                                                                             options_.n_batch, top_k())
                                               : ExpertMatmul::scratch_bytes_most(part.n_in, part.n_out, catalog_.n_keys(),
                                                                                  options_.n_batch, top_k()));
             }
         }
-        return most;
+        constexpr uint64_t list_bytes_of_a_pair = 64;
+        return most + pairs_of_a_batch() * list_bytes_of_a_pair;
+    }
+
+    // Of one decode, until it is written.
+    uint64_t trace_bytes() const {
+        uint64_t bytes = options_.route_trace.empty() ? 0 : RouteTrace::memory_bytes(pairs_of_a_batch());
+        if (!options_.io_trace.empty()) {
+            uint64_t reads = 0;
+            for (const MoeBlock & block : catalog_.blocks()) {
+                reads += std::min<uint64_t>(pairs_of_a_batch(), block.n_expert) * block.parts.size();
+            }
+            // Reading ahead comes on top of what is needed.
+            bytes += IoTrace::memory_bytes(reads * (ranks_ahead() || options_.foresight.prefetch > 0 ? 2 : 1));
+        }
+        if (!options_.compute_trace.empty()) {
+            constexpr uint64_t nodes_of_a_layer = 256;  // laguna has 66
+            bytes += ComputeTrace::memory_bytes(catalog_.layer_bytes().size() * nodes_of_a_layer);
+        }
+        return bytes;
     }
 
     bool ranks_ahead() const { return options_.foresight.predict || options_.foresight.log; }

@@ -55,6 +55,8 @@ struct PagerOptions {
     std::string arch;  // the model's, for preambles
     ComputeTracer::Grain compute_grain = ComputeTracer::Grain::node;
     int n_threads = 1;  // of compute
+
+    bool measure_only = false;  // will only be asked what it would take: no file is opened for writing
 };
 
 // Fixed when the model is open.

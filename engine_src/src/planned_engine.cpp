@@ -52,12 +52,9 @@ PagerOptions pager_options(const Options & options, const ModelFacts & facts) {
     return request;
 }
 
-// To be measured: without a cache, and no file is opened for writing.
 std::unique_ptr<Pager> open_without_cache(PagerOptions request) {
     request.cache_bytes = 0;
-    request.route_trace.clear();
-    request.io_trace.clear();
-    request.compute_trace.clear();
+    request.measure_only = true;
     return Pager::open(request);
 }
 
@@ -100,6 +97,7 @@ PlannedEngine plan_sized_engine(const Options & options, const ModelFacts & fact
                                        planned.plan->beside_arena_bytes());
         planned.refusal = budget_refusal(*planned.budget, least.least_arena_bytes);
         if (planned.refusal) {
+            planned.plan->arena_bytes = least.least_arena_bytes;
             return planned;
         }
         request.arena_bytes = planned.budget->arena_bytes();

@@ -8,11 +8,10 @@
 #include "outputs.h"
 #include "perplexity.h"
 #include "planned_engine.h"
+#include "planned_texts.h"
 #include "process.h"
 #include "report.h"
 #include "sha256.h"
-
-#include <sys/stat.h>
 
 #include <cstdio>
 
@@ -48,35 +47,6 @@ int print_plan(const Options & options, const ModelFacts & facts, const std::str
         throw Error(ExitCode::memory, *planned.refusal);
     }
     return static_cast<int>(ExitCode::ok);
-}
-
-// The text to be decoded instead of the model's own choices; empty if there is none.
-std::vector<llama_token> read_given_text(const Options & options, const llama_vocab * vocab) {
-    if (!options.given_text) {
-        return {};
-    }
-    const std::string & path = *options.given_text;
-    struct stat file {};
-    if (stat(path.c_str(), &file) == 0 && !S_ISREG(file.st_mode)) {
-        throw Error(ExitCode::usage, "--given-text: '" + path + "' is not a regular file");
-    }
-    // No more of a long text than is needed: its tokens are in no memory plan. Where it is cut, the last word is not
-    // the text's own, so the last tokens do not count.
-    constexpr size_t kUncertain = 64;
-    const auto wanted = static_cast<size_t>(options.n_predict);
-    for (uint64_t most = 8 * wanted + 4096;; most *= 4) {
-        const std::string text = read_file(path, "given text", most);
-        std::vector<llama_token> tokens = tokenize(vocab, text, TextPlace::continuation);
-        const bool whole = text.size() < most;
-        if (tokens.size() >= wanted + (whole ? 0 : kUncertain)) {
-            tokens.resize(wanted);
-            return tokens;
-        }
-        if (whole) {
-            throw Error(ExitCode::usage, "--given-text: '" + path + "' has " + std::to_string(tokens.size()) +
-                                             " tokens, --predict asks for " + std::to_string(wanted));
-        }
-    }
 }
 
 // Up to n_predict tokens after the prompt has been evaluated: the given ones, else the greedy choices.

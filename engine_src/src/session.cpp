@@ -4,6 +4,7 @@
 #include "decode.h"
 #include "error.h"
 #include "loaded_engine.h"
+#include "planned_texts.h"
 #include "process.h"
 #include "session_input.h"
 #include "session_protocol.h"
@@ -23,7 +24,8 @@ void answer(const std::string & line) { write_stdout(line + "\n"); }
 class Session {
 public:
     Session(const Options & options, const LoadedEngine & engine)
-        : options_(options), engine_(engine), pager_(engine.pager.get()), decoder_(engine.context.get(), pager_) {}
+        : options_(options), engine_(engine), pager_(engine.pager.get()), decoder_(engine.context.get(), pager_),
+          most_prompt_bytes_(longest_prompt_bytes(engine.vocab(), options.n_ctx)) {}
 
     void generate(const GenerateRequest & request, const std::atomic<bool> & cancelled);
 
@@ -36,6 +38,7 @@ private:
     const LoadedEngine & engine_;
     Pager * const pager_;
     Decoder decoder_;
+    const uint64_t most_prompt_bytes_;
 };
 
 std::string Session::refusal(size_t n_prompt, int32_t n_predict, uint64_t n_past) const {
@@ -65,6 +68,12 @@ SessionCache Session::cache() const {
 
 void Session::generate(const GenerateRequest & request, const std::atomic<bool> & cancelled) {
     const uint64_t n_before = request.clear_kv ? 0 : decoder_.n_past();
+    if (request.prompt.size() > most_prompt_bytes_) {
+        answer(session_error_line(request.id, false, "context overflow: a prompt of " + std::to_string(request.prompt.size()) +
+                                                         " bytes has more tokens than --ctx-size " +
+                                                         std::to_string(options_.n_ctx)));
+        return;
+    }
     const std::vector<llama_token> prompt = tokenize(
         engine_.vocab(), request.prompt, n_before == 0 ? TextPlace::beginning : TextPlace::continuation);
     const int32_t n_predict = request.n_predict.value_or(options_.n_predict);

@@ -1,5 +1,7 @@
 #include "traces.h"
 
+#include "ggml.h"
+
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -49,14 +51,19 @@ std::string csv_field(const std::string & text) {
     return quoted + "\"";
 }
 
-// LineFile ends the last line itself.
 void write_block(LineFile & file, std::string & lines) {
-    if (!lines.empty()) {
-        lines.pop_back();
-        file.write(lines);
-        lines.clear();
-    }
+    file.append(lines.data(), lines.size());
+    lines.clear();
 }
+
+// What a string or a vector takes that grows to this size: three times as much while it moves to twice the room.
+constexpr uint64_t grown(uint64_t bytes) { return 3 * bytes; }
+
+// No row of numbers has as many characters; one with a node's name has fewer than twice as many.
+constexpr uint64_t kRowBytes = 160;
+
+// Of rows that are written whenever there are kHoldBytes of them.
+uint64_t text_bytes(uint64_t n_rows, uint64_t row_bytes) { return grown(std::min(n_rows * row_bytes, kHoldBytes + row_bytes)); }
 
 }  // namespace
 
@@ -95,6 +102,10 @@ void RouteTrace::add(const CallInfo & call, uint32_t layer, const std::vector<Ro
 
 void RouteTrace::flush() { write_block(file_, held_); }
 
+uint64_t RouteTrace::memory_bytes(uint64_t n_rows) {
+    return grown(kHoldBytes + n_rows * kRowBytes) + grown(n_rows * sizeof(RouteRow));
+}
+
 void RouteTrace::close() {
     flush();
     file_.close();
@@ -126,8 +137,16 @@ void IoTrace::write(const CallInfo & call, const std::vector<IoRecord> & records
             lines += "," + std::to_string(column);
         }
         lines += "\n";
+        if (lines.size() > kHoldBytes) {
+            write_block(file_, lines);
+        }
     }
     write_block(file_, lines);
+}
+
+// Records come in while those of the last decode are still held.
+uint64_t IoTrace::memory_bytes(uint64_t n_reads) {
+    return 2 * grown(n_reads * sizeof(IoRecord)) + text_bytes(n_reads, kRowBytes);
 }
 
 ComputeTrace::ComputeTrace(const std::string & path, const RunTraceHead & head) : file_(path, "compute trace") {
@@ -141,8 +160,15 @@ void ComputeTrace::write(const CallInfo & call, const std::vector<ComputeRecord>
         const ComputeRecord & r = records[seq];
         lines += start + "," + std::to_string(seq) + "," + std::to_string(r.layer) + "," + csv_field(r.op) + "," +
                  csv_field(r.name) + "," + std::to_string(r.wall_ns) + "," + std::to_string(r.majflt) + "\n";
+        if (lines.size() > kHoldBytes) {
+            write_block(file_, lines);
+        }
     }
     write_block(file_, lines);
+}
+
+uint64_t ComputeTrace::memory_bytes(uint64_t n_nodes) {
+    return grown(n_nodes * sizeof(ComputeRecord)) + n_nodes * 2 * GGML_MAX_NAME + text_bytes(n_nodes, 2 * kRowBytes);
 }
 
 }  // namespace moe

@@ -47,6 +47,9 @@ public:
 
     void close();
 
+    // Memory that it takes at most for batches of `n_rows` routings.
+    static uint64_t memory_bytes(uint64_t n_rows);
+
 private:
     LineFile file_;
     uint32_t n_expert_ = 0;
@@ -100,6 +103,9 @@ public:
 
     void close() { file_.close(); }
 
+    // Memory that a decode's reads take at most, their records included.
+    static uint64_t memory_bytes(uint64_t n_reads);
+
 private:
     LineFile file_;
 };
@@ -121,6 +127,9 @@ public:
     void write(const CallInfo & call, const std::vector<ComputeRecord> & records);
 
     void close() { file_.close(); }
+
+    // Memory that a decode's nodes take at most, their records included.
+    static uint64_t memory_bytes(uint64_t n_nodes);
 
 private:
     LineFile file_;
