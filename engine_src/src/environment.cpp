@@ -30,6 +30,7 @@ const std::vector<Variable> & table() {
         {"EPQ_EXPERT_USED", "--expert-used", false, false},
         {"EPQ_BENCH_NO_EOG", "--no-eog", true, false},
         {"EPQ_MOE_DUMP", "--moe-dump", false, false},
+        {"EPQ_MOE_DUMP", "--moe-dump", false, false},
     };
     return variables;
 }

@@ -51,6 +51,7 @@ void accepted() {
         {{{"EPQ_MOE_DUMP", "il=2:d"}, {"EPQ_PAGER", "0"}},
          {},
          [](const Options & o) { return o.moe_dump && o.moe_dump->layer == 2 && o.moe_dump->prefix == "d"; }},
+        {{{"EPQ_MOE_DUMP", "il=2:d"}}, {}, [](const Options & o) { return o.moe_dump && !o.moe_stream; }},
         {{{"EPQ_REQUIRE_PAGER", "0"}}, {}, [](const Options & o) { return !o.moe_stream; }},
         {{{"EPQ_REQUIRE_PAGER", "1"}}, {"--moe-stream"}, [](const Options & o) { return o.moe_stream; }},
         {{{"EPQ_REQUIRE_PAGER", "1"}, {"EPQ_PAGER", "1"}}, {}, [](const Options & o) { return o.moe_stream; }},
@@ -97,6 +98,7 @@ void refused() {
         {{{"EPQ_RAM_BUDGET_MB", ""}}, {}, "(from EPQ_RAM_BUDGET_MB): '' is not a whole number"},
         {{{"EPQ_EXPERT_USED", "0"}}, {}, "--expert-used (from EPQ_EXPERT_USED): '0' is out of range"},
         {{{"EPQ_PREFETCH", "9"}}, {"--ram-budget-mb", "64"}, "--prefetch (from EPQ_PREFETCH): '9' is out of range"},
+        {{{"EPQ_MOE_DUMP", "2"}}, {}, "--moe-dump (from EPQ_MOE_DUMP)"},
         // combinations, with flags and among variables
         {{{"EPQ_PREFETCH", "2"}}, {}, "--prefetch (from EPQ_PREFETCH) needs --moe-stream"},
         {{{"EPQ_PREFETCH", "2"}, {"EPQ_PAGER", "1"}}, {}, "--prefetch (from EPQ_PREFETCH) needs a cache"},
