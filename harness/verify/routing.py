@@ -193,8 +193,9 @@ def _scores(gate: Gate, logits: F64, bound: F64) -> tuple[F64, F64]:
         return logits, bound
     if gate == "sigmoid":
         scores = 1 / (1 + np.exp(-logits))
-        # its slope is at most a quarter; the kernel's own error is 4 places
-        return scores, bound / 4 + 8 * UNIT * scores
+        # its slope changes by a factor of exp(d) at most over a distance d; the kernel: 4 places
+        slope = scores * (1 - scores) * np.exp(bound)
+        return scores, bound * slope + 8 * UNIT * scores
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     scores = powers / powers.sum(axis=1, keepdims=True)
     worst = bound.max(axis=1, keepdims=True)
