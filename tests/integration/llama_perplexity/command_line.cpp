@@ -2,6 +2,7 @@
 // defaults that arg.cpp would leave.
 #include "arg.h"
 #include "common.h"
+#include "log.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -21,6 +22,8 @@ bool common_params_parse(int argc, char ** argv, common_params & params, llama_e
     params.n_batch = params.n_ubatch = std::atoi(argv[4]);
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1;
     params.no_extra_bufts = true;
+    // The log is written by a thread that nobody waits for: its last lines, the result, would sometimes be lost.
+    std::atexit([] { common_log_pause(common_log_main()); });
     return true;
 }
 
