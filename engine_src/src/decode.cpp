@@ -61,6 +61,7 @@ PagingCost difference(const PagerCounters & before, const PagerCounters & after)
     cost.hits = after.hits - before.hits;
     cost.misses = after.misses - before.misses;
     cost.evictions = after.evictions - before.evictions;
+    cost.eviction_groups = after.eviction_groups - before.eviction_groups;
     if (after.foresight) {
         const PagerCounters::Foresight was = before.foresight.value_or(PagerCounters::Foresight{});
         cost.foresight = PagerCounters::Foresight{

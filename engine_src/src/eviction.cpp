@@ -14,7 +14,8 @@ using Maker = std::unique_ptr<EvictionPolicy> (*)(const ArenaShape &);
 
 const std::vector<std::pair<std::string, Maker>> & policies() {
     static const std::vector<std::pair<std::string, Maker>> table = {
-        {"lru", make_lru}, {"ls", make_ls}, {"ls_pos", make_ls_pos}, {"lfu", make_lfu}, {"layer", make_layer}};
+        {"lru", make_lru}, {"ls", make_ls},       {"ls_pos", make_ls_pos},
+        {"lfu", make_lfu}, {"layer", make_layer}, {"reuse_distance", make_reuse_distance}};
     return table;
 }
 

@@ -65,9 +65,10 @@ public:
     virtual uint32_t victim(const Request & request) const = 0;
 };
 
-// "lru, ls, ...": all names that make_eviction_policy() knows.
+// All names that make_eviction_policy() knows; the first is the default.
 const std::vector<std::string> & eviction_policy_names();
 
+// Throws Error(usage) for any other name.
 std::unique_ptr<EvictionPolicy> make_eviction_policy(const std::string & name, const ArenaShape & shape);
 
 }  // namespace moe

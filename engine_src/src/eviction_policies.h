@@ -20,4 +20,7 @@ std::unique_ptr<EvictionPolicy> make_ls_pos(const ArenaShape & shape);
 // Least often used, equals by recency.
 std::unique_ptr<EvictionPolicy> make_lfu(const ArenaShape & shape);
 
+// Whose next use is expected last, by how often it was used lately and by when its block's turn comes.
+std::unique_ptr<EvictionPolicy> make_reuse_distance(const ArenaShape & shape);
+
 }  // namespace moe

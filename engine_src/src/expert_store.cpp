@@ -31,12 +31,20 @@ ExpertStore::~ExpertStore() = default;
 StoreCounters ExpertStore::counters() const {
     StoreCounters counters = counters_;
     counters.evictions = arena_.evictions();
-    // A region is a class, or all classes where these are another model's.
-    for (uint32_t r = 0; r < regions_.size(); ++r) {
-        const uint32_t resident = regions_.size() == 1 ? arena_.n_resident() : arena_.n_resident(r);
-        counters.resident_bytes += resident * regions_[r].slot_bytes;
+    const std::vector<uint32_t> resident = resident_slots();
+    for (size_t r = 0; r < regions_.size(); ++r) {
+        counters.resident_bytes += resident[r] * regions_[r].slot_bytes;
     }
     return counters;
+}
+
+// A region is a class, or all classes where these are another model's.
+std::vector<uint32_t> ExpertStore::resident_slots() const {
+    std::vector<uint32_t> resident;
+    for (uint32_t r = 0; r < regions_.size(); ++r) {
+        resident.push_back(regions_.size() == 1 ? arena_.n_resident() : arena_.n_resident(r));
+    }
+    return resident;
 }
 
 bool ExpertStore::resident(uint32_t block, uint32_t expert) const {

@@ -96,6 +96,7 @@ public:
     ReadRequest request(PartRef ref, uint32_t expert, uint32_t slot) const;
     const PartSlots & part(PartRef ref) const { return part_slots_[ref.block][ref.part]; }
     StoreCounters counters() const;
+    std::vector<uint32_t> resident_slots() const;  // of every region, now
 
     // Spent so far in waiting for speculative reads that could no longer be taken back.
     int64_t waited_ns() const { return waited_ns_; }

@@ -15,10 +15,10 @@ namespace {
 using Names = std::vector<const char *>;
 
 const Names paged_only = {
-    "--overlap", "--cache-mb", "--cache-floor-mb", "--cache-ceil-mb", "--force-cache", "--io-threads",
+    "--overlap", "--cache-mb", "--cache-floor-mb", "--cache-ceil-mb", "--force-cache", "--evict", "--io-threads",
     "--no-odirect", "--load-all", "--prefetch", "--predict-prefetch", "--predict-spec-max",
     "--predict-horizon", "--predict-log", "--drop-cold-experts", "--drop-no-renorm", "--drop-in-prefill",
-    "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--forced-routes"};
+    "--route-trace", "--io-trace", "--compute-trace", "--compute-trace-by", "--stats", "--forced-routes"};
 
 class Rules {
 public:
@@ -136,7 +136,7 @@ private:
     void planning() const {
         for (const char * name : {"--csv", "--telemetry", "--progress", "--logits-digest", "--no-eog", "--given-text",
                                   "--predict-log", "--route-trace", "--io-trace", "--compute-trace",
-                                  "--compute-trace-by", "--moe-dump"}) {
+                                  "--compute-trace-by", "--stats", "--moe-dump"}) {
             if (has(name)) {
                 refuse(std::string(name) + " cannot be combined with --plan-memory: nothing is decoded");
             }
@@ -180,6 +180,9 @@ private:
         if (o_.cache_auto && o_.forced_routes) {
             refuse("--cache-mb auto cannot be combined with --forced-routes: auto sizes a cache for this machine, the "
                    "trace counts in bytes of its own model; give --cache-mb N");
+        }
+        if (has("--evict")) {
+            needs_cache("--evict");
         }
         if (o_.load_all && o_.has_cache()) {
             refuse("--load-all needs --cache-mb 0: it reads every expert again at each use");
@@ -236,7 +239,8 @@ private:
                                             {"--telemetry", o_.telemetry},
                                             {"--route-trace", o_.route_trace},
                                             {"--io-trace", o_.io_trace},
-                                            {"--compute-trace", o_.compute_trace}};
+                                            {"--compute-trace", o_.compute_trace},
+                                            {"--stats", o_.stats}};
         if (o_.moe_dump) {
             for (const std::string & path : dump_paths(*o_.moe_dump)) {
                 written.push_back({"--moe-dump", path});

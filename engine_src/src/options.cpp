@@ -2,6 +2,7 @@
 
 #include "environment.h"
 #include "error.h"
+#include "eviction.h"
 #include "option_rules.h"
 
 #include <algorithm>
@@ -85,6 +86,18 @@ void set_dense(Options & o, const std::string & text) {
     } else {
         refuse("--dense-weights: '" + text + "' is none of mmap, warm, anon");
     }
+}
+
+void set_evict(Options & o, const std::string & text) {
+    std::string known;
+    for (const std::string & name : eviction_policy_names()) {
+        if (name == text) {
+            o.evict = text;
+            return;
+        }
+        known += (known.empty() ? "" : ", ") + name;
+    }
+    refuse("--evict: '" + text + "' is none of " + known);
 }
 
 void set_drop(Options & o, const std::string & text) {
@@ -176,6 +189,8 @@ const std::vector<Flag> & flags() {
          "none", set_budget},
         {"--reserve-mb", nullptr, nullptr, "N", "memory set aside beside the arena of --ram-budget-mb", "measured",
          [](O & o, S & v) { o.reserve_mb = mebibytes("--reserve-mb", v); }},
+        {"--evict", nullptr, nullptr, "NAME", "which expert gives way: lru, ls, ls_pos, lfu, layer, reuse_distance", "lru",
+         set_evict},
         {"--io-threads", nullptr, nullptr, "N", "read lanes, 1..16", "4",
          [](O & o, S & v) { o.io_threads = small_number("--io-threads", v, 1, 16); }},
         {"--no-odirect", nullptr, nullptr, nullptr, "buffered reads", "direct",
@@ -208,6 +223,8 @@ const std::vector<Flag> & flags() {
          [](O & o, S & v) { o.compute_trace = path("--compute-trace", v); }},
         {"--compute-trace-by", nullptr, nullptr, "node|layer", "what a row of --compute-trace is", "node",
          set_trace_by},
+        {"--stats", nullptr, nullptr, "FILE", "the pager's statistics as JSON lines", "none",
+         [](O & o, S & v) { o.stats = path("--stats", v); }},
         {"--forced-routes", nullptr, nullptr, "FILE", "take the routing from a recorded route trace", "none",
          [](O & o, S & v) { o.forced_routes = path("--forced-routes", v); }},
         {"--repack", nullptr, nullptr, nullptr, "let llama.cpp repack weights; plain mode only", "off",

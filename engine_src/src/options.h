@@ -40,6 +40,7 @@ struct Options {
     bool force_cache = false;
     std::optional<uint64_t> ram_budget_mb;  // then the arena is what is left of it
     std::optional<uint64_t> reserve_mb;     // empty: measured
+    std::string evict = "lru";
     int32_t io_threads = 4;
     bool direct_io = true;
     DenseWeights dense_weights = DenseWeights::mmap;
@@ -61,6 +62,7 @@ struct Options {
     std::optional<std::string> forced_routes;
     std::optional<std::string> given_text;
     std::optional<std::string> ppl_file;  // perplexity of this text instead of generating
+    std::optional<std::string> stats;
     std::optional<MoeDump> moe_dump;
 
     bool repack = false;

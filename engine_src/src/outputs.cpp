@@ -43,7 +43,8 @@ void spare_outputs(const Options & options) {
         {"--telemetry", options.telemetry},
         {"--route-trace", options.route_trace},
         {"--io-trace", options.io_trace},
-        {"--compute-trace", options.compute_trace}};
+        {"--compute-trace", options.compute_trace},
+        {"--stats", options.stats}};
     if (options.moe_dump) {
         for (const std::string & path : dump_paths(*options.moe_dump)) {
             outputs.emplace_back("--moe-dump", path);
@@ -64,8 +65,11 @@ void spare_outputs(const Options & options) {
 
 }  // namespace
 
-Outputs::Outputs(const Options & options) : progress_(options.progress), n_predict_(options.n_predict) {
+void check_outputs(const Options & options) {
     spare_outputs(options);
+    if (options.stats) {
+        spare_inputs(*options.stats, "statistics", options);
+    }
     for (const auto & trace : {options.route_trace, options.io_trace, options.compute_trace}) {
         if (trace) {
             spare_inputs(*trace, "trace", options);
@@ -78,11 +82,19 @@ Outputs::Outputs(const Options & options) : progress_(options.progress), n_predi
     }
     if (options.csv) {
         spare_inputs(*options.csv, "CSV", options);
+    }
+    if (options.telemetry) {
+        spare_inputs(*options.telemetry, "telemetry", options);
+    }
+}
+
+Outputs::Outputs(const Options & options) : progress_(options.progress), n_predict_(options.n_predict) {
+    check_outputs(options);
+    if (options.csv) {
         csv_.emplace(*options.csv, "CSV");
         csv_->write(csv_header());
     }
     if (options.telemetry) {
-        spare_inputs(*options.telemetry, "telemetry", options);
         telemetry_.emplace(*options.telemetry, "telemetry");
     }
 }

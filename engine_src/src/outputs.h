@@ -12,10 +12,12 @@
 
 namespace moe {
 
+// No output may be another or one of the run's inputs, under whatever name: throws Error(usage) then.
+void check_outputs(const Options & options);
+
 class Outputs {
 public:
-    // Opens them, but for traces and a dump. No output may be another or one of the run's inputs, under whatever name:
-    // throws Error(usage) then.
+    // Checks all outputs, and opens those that are neither the pager's nor a dump.
     explicit Outputs(const Options & options);
 
     // A line of telemetry.

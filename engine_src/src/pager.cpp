@@ -7,6 +7,7 @@
 #include "expert_store.h"
 #include "io_pool.h"
 #include "load_scope.h"
+#include "pager_stats.h"
 #include "paging_device.h"
 #include "shard_files.h"
 #include "slot_layout.h"
@@ -78,7 +79,7 @@ public:
         io_.emplace(files_, options_.io_threads, io_trace_ ? record_reads() : IoPool::Observer());
         store_.emplace(catalog_, layout_, *io_, StoreOptions{shape_.arena, shape_.regions,
                                                            options_.arena_bytes || options_.cache_bytes != 0,
-                                                           options_.arena_bytes.has_value()});
+                                                           options_.arena_bytes.has_value(), options_.evict});
         if (needs_policy()) {
             RoutingOptions routing;
             routing.drop = options_.drop;
@@ -90,6 +91,9 @@ public:
         }
         executor_.emplace(catalog_, *store_, options_.executor, policy_ ? &*policy_ : nullptr,
                           tracer_ ? &*tracer_ : nullptr);
+        if (stats_) {
+            stats_->arena(info(), options_, top_k());
+        }
     }
 
     void set_threadpool(ggml_threadpool * pool, int n_threads) override {
@@ -128,6 +132,9 @@ public:
         if (compute_trace_) {
             compute_trace_->write(call_, tracer_->take());
         }
+        if (stats_) {
+            stats_->pass(call_, counters());
+        }
     }
 
     void close_traces() override {
@@ -139,6 +146,9 @@ public:
         }
         if (compute_trace_) {
             compute_trace_->close();
+        }
+        if (stats_) {
+            stats_->close(resident_slots());
         }
     }
 
@@ -159,8 +169,7 @@ public:
         info.least_arena_bytes = shape_.least_arena_bytes;
         info.coverage = shape_.coverage;
         for (const ExpertSize & size : shape_.classes) {
-            const auto region = std::find_if(shape_.regions.begin(), shape_.regions.end(),
-                                             [&](const SlotRegion & r) { return r.slot_bytes == size.slot_bytes; });
+            const auto region = region_of(size);
             info.classes.push_back(
                 {size.slot_bytes, region != shape_.regions.end() ? region->slots : 0, size.experts});
         }
@@ -242,6 +251,12 @@ private:
         return GGML_STATUS_FAILED;
     }
 
+    // Its memory; a cache that counts in another model's sizes has only one region.
+    std::vector<SlotRegion>::const_iterator region_of(const ExpertSize & size) const {
+        return std::find_if(shape_.regions.begin(), shape_.regions.end(),
+                            [&](const SlotRegion & r) { return r.slot_bytes == size.slot_bytes; });
+    }
+
     uint32_t top_k() const { return options_.expert_used != 0 ? options_.expert_used : catalog_.n_expert_used(); }
 
     uint64_t pairs_of_a_batch() const { return uint64_t{options_.n_batch} * top_k(); }
@@ -282,6 +297,17 @@ private:
         return bytes;
     }
 
+    // Of the model's size classes, as in PagerInfo.
+    std::vector<uint64_t> resident_slots() const {
+        const std::vector<uint32_t> resident = store_->resident_slots();  // by region
+        std::vector<uint64_t> slots;
+        for (const ExpertSize & size : shape_.classes) {
+            const auto region = region_of(size);
+            slots.push_back(region != shape_.regions.end() ? resident[static_cast<size_t>(region - shape_.regions.begin())] : 0);
+        }
+        return slots;
+    }
+
     bool ranks_ahead() const { return options_.foresight.predict || options_.foresight.log; }
 
     bool needs_policy() const {
@@ -320,6 +346,9 @@ private:
             compute_trace_.emplace(options_.compute_trace, head);
             tracer_.emplace(options_.compute_grain);
         }
+        if (!options_.stats.empty()) {
+            stats_.emplace(options_.stats);
+        }
     }
 
     IoPool::Observer record_reads() {
@@ -354,6 +383,7 @@ private:
     std::optional<IoTrace> io_trace_;
     std::optional<ComputeTrace> compute_trace_;
     std::optional<ComputeTracer> tracer_;
+    std::optional<PagerStats> stats_;
     IoTraceBuffer io_events_;
     std::vector<IoRecord> io_records_;
     IoCounters traced_;  // of the records written: reads and bytes only

@@ -33,6 +33,7 @@ struct PagerOptions {
     // Instead: a cache of what fits into just so many bytes, be it less than one layer's top-k, all of it taken at load.
     // Throws Error(memory) below one expert of any size.
     std::optional<uint64_t> arena_bytes;
+    std::string evict = "lru";  // a name that make_eviction_policy() knows
     int io_threads = 4;
     bool direct_io = true;  // a request: what came of it stands in PagerInfo
     DensePolicy dense = DensePolicy::mmap;
@@ -52,6 +53,9 @@ struct PagerOptions {
     std::string route_trace;
     std::string io_trace;
     std::string compute_trace;
+    std::string stats;
+    std::optional<uint64_t> ram_budget_mb;  // as asked for, for the statistics
+    std::optional<uint64_t> reserve_mb;
     std::string arch;  // the model's, for preambles
     ComputeTracer::Grain compute_grain = ComputeTracer::Grain::node;
     int n_threads = 1;  // of compute

@@ -24,6 +24,7 @@ PagerOptions pager_options(const Options & options, const ModelFacts & facts) {
     PagerOptions request;
     request.model_path = options.model;
     request.cache_bytes = options.cache_mb << 20;
+    request.evict = options.evict;
     request.io_threads = options.io_threads;
     request.direct_io = options.direct_io;
     request.dense = dense_policy(options.dense_weights);
@@ -47,6 +48,9 @@ PagerOptions pager_options(const Options & options, const ModelFacts & facts) {
     request.route_trace = options.route_trace.value_or("");
     request.io_trace = options.io_trace.value_or("");
     request.compute_trace = options.compute_trace.value_or("");
+    request.stats = options.stats.value_or("");
+    request.ram_budget_mb = options.ram_budget_mb;
+    request.reserve_mb = options.reserve_mb;
     request.compute_grain = options.compute_trace_by == ComputeTraceBy::layer ? ComputeTracer::Grain::layer
                                                                               : ComputeTracer::Grain::node;
     return request;

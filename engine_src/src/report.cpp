@@ -63,6 +63,7 @@ std::string config_json(const Options & o) {
     number("cache_ceil_mb", stream && o.cache_auto, o.cache_ceil_mb);
     boolean("force_cache", sized, o.force_cache);
     config.number("ram_budget_mb", o.ram_budget_mb).number("reserve_mb", o.reserve_mb);
+    stream ? config.text("evict", o.evict) : config.null("evict");
     boolean("overlap", stream, o.overlap);
     boolean("load_all", stream, o.load_all);
     number("io_threads", stream, o.io_threads);

@@ -4,6 +4,7 @@
 #include "decode.h"
 #include "error.h"
 #include "loaded_engine.h"
+#include "outputs.h"
 #include "planned_texts.h"
 #include "process.h"
 #include "session_input.h"
@@ -139,6 +140,7 @@ void tell_predictions(const Pager & pager) {
 void serve(const Options & options, uint64_t & id) {
     install_llama_log();
     const ModelFacts facts = check_model(options);
+    check_outputs(options);
     const LoadedEngine engine = load_engine(options, facts, "");
     Session session(options, engine);
     SessionInput input(STDIN_FILENO);
@@ -167,6 +169,7 @@ void serve(const Options & options, uint64_t & id) {
         session.generate(generation.request, *generation.cancelled);
     }
     if (engine.pager) {
+        engine.pager->close_traces();
         tell_predictions(*engine.pager);
     }
 }

@@ -10,17 +10,19 @@
 
 namespace moe {
 
-// Least first; among equals the one that was placed first. Like SlotQueues it keeps the slot classes apart.
-class SlotRanking {
+// Several rankings; a slot is in one at most. Least first; among equals the one that was placed first. Like SlotQueues
+// each keeps the slot classes apart.
+class SlotRankings {
 public:
-    explicit SlotRanking(const ArenaShape & shape);
+    SlotRankings(uint32_t n_rankings, const ArenaShape & shape);
 
-    void add(uint32_t slot, double value);
+    void add(uint32_t ranking, uint32_t slot, double value);
     void move(uint32_t slot, double value);  // behind its equals
     void remove(uint32_t slot);
 
     // The least slot that will do, kNoSlot: none.
-    uint32_t least(const EvictionPolicy::Request & request) const;
+    uint32_t least(uint32_t ranking, const EvictionPolicy::Request & request) const;
+    double value(uint32_t slot) const { return places_[slot].value; }
 
 private:
     struct Place {
@@ -31,10 +33,13 @@ private:
             return std::tie(value, order) < std::tie(other.value, other.order);
         }
     };
+    using Sorted = std::set<Place>;
 
+    uint32_t n_classes_;
     std::vector<uint32_t> class_of_slot_;
-    std::vector<Place> places_;           // by slot
-    std::vector<std::set<Place>> sorted_;  // by class
+    std::vector<Place> places_;            // by slot
+    std::vector<uint32_t> list_of_slot_;   // index into sorted_
+    std::vector<Sorted> sorted_;           // by ranking and class
     uint64_t last_order_ = 0;
 };
 

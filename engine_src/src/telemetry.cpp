@@ -31,6 +31,7 @@ CallCost & CallCost::operator+=(const CallCost & other) {
         paging->hits += other.paging->hits;
         paging->misses += other.paging->misses;
         paging->evictions += other.paging->evictions;
+        paging->eviction_groups += other.paging->eviction_groups;
         if (other.paging->foresight) {
             auto & mine = paging->foresight ? *paging->foresight : paging->foresight.emplace();
             mine.read_bytes += other.paging->foresight->read_bytes;
@@ -82,6 +83,10 @@ void visit_columns(const CallCost & cost, Visitor && visit) {
     };
     drops("routed", &PagerCounters::Drops::routed);
     drops("dropped", &PagerCounters::Drops::dropped);
+    paged("evict_stale_left", [](const PagingCost & p) { return p.eviction_groups.stale_left; });
+    paged("evict_stale_right", [](const PagingCost & p) { return p.eviction_groups.stale_right; });
+    paged("evict_current_left", [](const PagingCost & p) { return p.eviction_groups.current_left; });
+    paged("evict_current_right", [](const PagingCost & p) { return p.eviction_groups.current_right; });
     visit("majflt", std::to_string(cost.majflt));
     visit("minflt", std::to_string(cost.minflt));
     visit("cpu_ms", json_number(cost.cpu_ms));

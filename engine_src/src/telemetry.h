@@ -20,6 +20,7 @@ struct PagingCost {
     uint64_t hits = 0;
     uint64_t misses = 0;
     uint64_t evictions = 0;
+    EvictionCounts eviction_groups;
     std::optional<PagerCounters::Foresight> foresight;
     std::optional<PagerCounters::Drops> drops;
 };

@@ -101,7 +101,7 @@ void read_ahead_is_next_to_go_under(const char * policy) {
     arena.evict(arena.find(3));
     CHECK(arena.acquire(10, Arena::Recency::oldest) == slot);
     use(arena, {10});
-    use(arena, {11});
+    use(arena, {4});
     CHECK(arena.find(10) == slot && arena.find(0) == Arena::kNone);
 }
 
@@ -254,6 +254,60 @@ void expecting_is_not_using_under_lfu() {
     CHECK(holds(arena, {2, 3}));
 }
 
+// Half-life 8 turns. After k uses in turns just behind each other an expert's rate is 1 - 2^(-k/8).
+void reuse_distance_weighs_how_often_and_how_long_ago() {
+    Arena arena(blocks({3}, 1), "reuse_distance");
+    const auto turn = [&](uint32_t key) {
+        arena.begin_pass();
+        use(arena, {key});
+    };
+    for (int i = 0; i < 4; ++i) {
+        turn(0);
+    }
+    turn(1);
+    turn(2);
+    turn(3);  // once, two turns ago, against four times, three to six turns ago
+    CHECK(holds(arena, {0, 2, 3}));
+    for (int i = 0; i < 24; ++i) {
+        turn(2 + static_cast<uint32_t>(i) % 2);
+    }
+    turn(4);  // by now those uses are worth 4 * 2^(-28/8) = 0.35 at most
+    CHECK(holds(arena, {2, 3, 4}));
+}
+
+// Two blocks: an expert of the one whose turn comes next is needed half a turn sooner.
+void reuse_distance_keeps_what_comes_sooner() {
+    Arena arena(blocks({3}, 2), "reuse_distance");
+    arena.begin_pass();
+    use(arena, {0});
+    use(arena, {10});
+    arena.begin_pass();
+    use(arena, {1});  // 0 has been passed over; block 1 has had no turn since 10
+    CHECK(holds(arena, {0, 1, 10}));
+    use(arena, {11});  // 0 and 10 are both one turn old; block 0 is next
+    CHECK(holds(arena, {0, 1, 11}));
+    arena.begin_pass();
+    use(arena, {2});  // 0 two turns old, 1 one turn, 11 none
+    CHECK(holds(arena, {1, 2, 11}));
+}
+
+void reuse_distance_remembers_what_was_evicted() {
+    Arena arena(blocks({2}, 1), "reuse_distance");
+    const auto turn = [&](std::initializer_list<uint32_t> keys) {
+        arena.begin_pass();
+        use(arena, keys);
+    };
+    turn({0});
+    turn({0});
+    turn({0});
+    turn({1, 2});
+    arena.evict(arena.find(1));
+    CHECK(holds(arena, {2}));
+    turn({0});
+    turn({3});  // 2 was used once, 0 four times
+    CHECK(holds(arena, {0, 3}));
+}
+
 // Six slots and three blocks: two each.
 void layer_gives_every_block_its_share() {
     Arena arena(blocks({6}, 3), "layer");
@@ -378,7 +432,7 @@ void names_are_known() {
 int main() {
     check::run("lru goes by the order of use", lru_goes_by_the_order_of_use);
     check::run("kept experts are the last to go under lru", kept_experts_are_the_last_to_go_under_lru);
-    for (const char * policy : {"lru", "lfu"}) {
+    for (const char * policy : {"lru", "lfu", "reuse_distance"}) {
         check::run((std::string("what is read ahead is next to go: ") + policy).c_str(),
                    [&] { read_ahead_is_next_to_go_under(policy); });
     }
@@ -393,6 +447,9 @@ int main() {
     check::run("ls_pos evicts what is expected last", ls_pos_evicts_what_is_expected_last);
     check::run("lfu counts uses", lfu_counts_uses);
     check::run("expecting is not using under lfu", expecting_is_not_using_under_lfu);
+    check::run("reuse_distance weighs how often and how long ago", reuse_distance_weighs_how_often_and_how_long_ago);
+    check::run("reuse_distance keeps what comes sooner", reuse_distance_keeps_what_comes_sooner);
+    check::run("reuse_distance remembers what was evicted", reuse_distance_remembers_what_was_evicted);
     check::run("layer gives every block its share", layer_gives_every_block_its_share);
     check::run("layer takes from the block that has most", layer_takes_from_the_block_that_has_most);
     check::run("what is read ahead is next to go in its layer", read_ahead_is_next_to_go_in_its_layer);

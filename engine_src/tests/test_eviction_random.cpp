@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <random>
 #include <string>
@@ -25,6 +26,7 @@ struct Resident {
     bool current = false;     // used, brought in or kept in this pass
     bool used = false;        // used in this pass
     bool unproven = false;    // read ahead, and neither used nor kept since
+    double level = 0;         // logarithm of uses that fade, as they were worth at turn 0
     int64_t recency = 0;      // of use, of being kept, or of coming
     int64_t entered = 0;      // when it last became current, stale ones included
 };
@@ -33,7 +35,8 @@ struct Resident {
 class Model {
 public:
     Model(ArenaShape shape, std::string policy)
-        : shape_(std::move(shape)), policy_(std::move(policy)), uses_(shape_.experts.size(), 0) {}
+        : shape_(std::move(shape)), policy_(std::move(policy)), uses_(shape_.experts.size(), 0),
+          level_(shape_.experts.size(), -INFINITY), turns_(shape_.n_blocks(), 0) {}
 
     void begin_pass() {
         n_reached = 0;
@@ -41,7 +44,11 @@ public:
             r.current = r.used = false;
         }
     }
-    void reach(uint32_t block) { n_reached = block + 1; }
+    void reach(uint32_t block) {
+        n_reached = block + 1;
+        at_hand_ = block;
+        ++turns_[block];
+    }
 
     bool acquire(uint32_t key, Recency recency) {
         const ArenaShape::Expert & e = shape_.experts[key];
@@ -66,6 +73,7 @@ public:
                 r.unproven = recency == Recency::oldest;
                 r.recency = recency == Recency::oldest ? -now_ : now_;
                 r.entered = now_;
+                r.level = r.unproven ? -INFINITY : level_[key];
                 residents.push_back(r);
                 return true;
             }
@@ -96,6 +104,7 @@ public:
         r.used = r.current = true;
         r.unproven = false;
         r.recency = now_;
+        r.level = level_[key] = raised(key, r.block);
     }
     void retain(uint32_t key) {
         Resident & r = at(key);
@@ -106,6 +115,7 @@ public:
         r.current = true;
         r.unproven = false;
         r.recency = now_;
+        r.level = raised(key, r.block);
     }
     void evict(uint32_t key) {
         const Resident & r = at(key);
@@ -136,8 +146,13 @@ private:
         return cost;
     }
 
+    double raised(uint32_t key, uint32_t block) const {
+        const double faded = turns_[block] / 8.0;
+        return std::log2(std::exp2(level_[key] - faded) + 1) + faded;
+    }
+
     Resident * victim(std::vector<Resident *> able, const ArenaShape::Expert & wants) {
-        using Rank = std::tuple<int64_t, int64_t, int64_t>;
+        using Rank = std::tuple<double, double, double, double, double>;
         if (policy_ == "layer") {
             std::vector<Resident *> own;
             std::copy_if(able.begin(), able.end(), std::back_inserter(own),
@@ -153,20 +168,29 @@ private:
         }
         const auto rank = [&](const Resident & r) -> Rank {
             const bool left = r.block < n_reached;
-            const auto block = static_cast<int64_t>(r.block);
+            const double block = r.block;
+            const auto recency = static_cast<double>(r.unproven ? -r.recency : r.recency);
+            const auto entered = static_cast<double>(r.entered);
             if (policy_ == "ls") {
-                return {r.current, block, r.entered};
+                return {r.current, block, entered, 0, 0};
             }
             if (policy_ == "ls_pos") {
-                return {(left ? 0 : 2) + (r.current ? 1 : 0), -block, r.entered};
+                return {(left ? 0 : 2) + (r.current ? 1 : 0), -block, entered, 0, 0};
             }
             if (policy_ == "lfu") {
-                return {r.unproven ? -1 : static_cast<int64_t>(uses_[r.key]), r.unproven ? -r.recency : r.recency, 0};
+                return {r.unproven ? -1 : static_cast<double>(uses_[r.key]), recency, 0, 0, 0};
             }
             if (policy_ == "layer") {
-                return {-static_cast<int64_t>(held(r.block)), r.recency, 0};
+                return {-static_cast<double>(held(r.block)), static_cast<double>(r.recency), 0, 0, 0};
             }
-            return {r.recency, 0, 0};
+            if (policy_ == "reuse_distance") {
+                const uint32_t n = shape_.n_blocks();
+                const double ahead = (r.block + n - at_hand_ - 1) % n;
+                const double rate = r.level - turns_[r.block] / 8.0;
+                const double wait = std::exp2(-rate) / (1 - std::exp2(-1 / 8.0)) + ahead / n;
+                return {-wait, rate, -ahead, r.level, recency};
+            }
+            return {static_cast<double>(r.recency), 0, 0, 0, 0};
         };
         return *std::min_element(able.begin(), able.end(),
                                  [&](const Resident * a, const Resident * b) { return rank(*a) < rank(*b); });
@@ -175,6 +199,9 @@ private:
     ArenaShape shape_;
     std::string policy_;
     std::vector<uint64_t> uses_;
+    std::vector<double> level_;
+    std::vector<uint32_t> turns_;
+    uint32_t at_hand_ = 0;
     int64_t now_ = 0;
 };
 

@@ -26,13 +26,13 @@ const Settings every_setting = {
     {"--batch-size", "64"}, {"--threads", "2"}, {"--temp", "0"}, {"--seed", "0"}, {"--moe-stream", ""},
     {"--overlap", ""}, {"--cache-mb", "0"}, {"--cache-mb", "64"}, {"--cache-mb", "auto"}, {"--cache-floor-mb", "100"},
     {"--cache-ceil-mb", "100"}, {"--force-cache", ""}, {"--ram-budget-mb", "64"}, {"--reserve-mb", "32"},
-    {"--io-threads", "2"}, {"--no-odirect", ""},
+    {"--evict", "ls_pos"}, {"--io-threads", "2"}, {"--no-odirect", ""},
     {"--dense-weights", "mmap"}, {"--dense-weights", "warm"}, {"--dense-weights", "anon"}, {"--load-all", ""},
     {"--prefetch", "0"}, {"--prefetch", "2"}, {"--predict-prefetch", ""}, {"--predict-spec-max", "0"},
     {"--predict-horizon", "1"}, {"--predict-log", ""}, {"--drop-cold-experts", "0.5"}, {"--drop-no-renorm", ""},
     {"--drop-in-prefill", ""}, {"--route-trace", "r"}, {"--io-trace", "i"}, {"--compute-trace", "c"},
-    {"--compute-trace-by", "layer"}, {"--forced-routes", "f"}, {"--given-text", "g"}, {"--ppl-file", "s"},
-    {"--moe-dump", "il=0:d"}, {"--repack", ""}, {"--expert-used", "2"},
+    {"--compute-trace-by", "layer"}, {"--stats", "j"}, {"--forced-routes", "f"}, {"--given-text", "g"},
+    {"--ppl-file", "s"}, {"--moe-dump", "il=0:d"}, {"--repack", ""}, {"--expert-used", "2"},
     {"--no-eog", ""}, {"--logits-digest", ""}, {"--csv", "v"}, {"--telemetry", "t"}, {"--plan-memory", ""},
     {"--progress", ""}, {"--session", ""}, {"--help", ""}, {"--version", ""},
 };
@@ -59,6 +59,8 @@ const std::vector<Need> needs = {
     {"--force-cache", streaming},
     {"--force-cache", {"--cache-mb 64"}},
     {"--reserve-mb", {"--ram-budget-mb"}},
+    {"--evict", streaming},
+    {"--evict", a_cache},
     {"--io-threads", streaming},
     {"--no-odirect", streaming},
     {"--dense-weights warm", streaming},
@@ -85,6 +87,7 @@ const std::vector<Need> needs = {
     {"--compute-trace", streaming},
     {"--compute-trace-by", streaming},
     {"--compute-trace-by", {"--compute-trace"}},
+    {"--stats", streaming},
     {"--forced-routes", streaming},
 };
 
@@ -147,6 +150,7 @@ const std::vector<Exclusion> exclusions = {
     {"--plan-memory", "--io-trace"},
     {"--plan-memory", "--compute-trace"},
     {"--plan-memory", "--compute-trace-by"},
+    {"--plan-memory", "--stats"},
 };
 
 bool matches(const Setting & setting, const Pattern & pattern) {
@@ -357,7 +361,8 @@ void no_flag_is_left_out() {
 }
 
 void no_two_outputs_and_no_input_share_a_file() {
-    const std::vector<std::string> outputs = {"--csv", "--telemetry", "--route-trace", "--io-trace", "--compute-trace"};
+    const std::vector<std::string> outputs = {"--csv", "--telemetry", "--route-trace",
+                                              "--io-trace", "--compute-trace", "--stats"};
     const Settings base = {{"--model", "m"}, {"--moe-stream", ""}};
     for (const std::string & output : outputs) {
         for (const std::string & other : outputs) {

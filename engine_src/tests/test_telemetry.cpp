@@ -98,6 +98,7 @@ CallCost paged_cost() {
     paging.hits = 7;
     paging.misses = 3;
     paging.evictions = 2;
+    paging.eviction_groups = {1, 0, 0, 1};
     cost.paging = paging;
     return cost;
 }
@@ -105,9 +106,10 @@ CallCost paged_cost() {
 void csv_has_the_contracts_columns() {
     CHECK(moe::csv_header() ==
           "token,wall_ms,io_ms,compute_ms,stall_ms,manage_ms,read_bytes,requests,hits,misses,evictions,"
-          "spec_read_bytes,spec_experts,spec_useful,retained,routed,dropped,majflt,minflt,cpu_ms,invol_ctx");
-    CHECK(moe::csv_row(0, plain_cost()) == "0,12.5,,12.5,,,,,,,,,,,,,,1,2,11,3");
-    CHECK(moe::csv_row(7, paged_cost()) == "7,12.5,4,9,3,0.5,4096,10,7,3,2,,,,,,,1,2,11,3");
+          "spec_read_bytes,spec_experts,spec_useful,retained,routed,dropped,"
+          "evict_stale_left,evict_stale_right,evict_current_left,evict_current_right,majflt,minflt,cpu_ms,invol_ctx");
+    CHECK(moe::csv_row(0, plain_cost()) == "0,12.5,,12.5,,,,,,,,,,,,,,,,,,1,2,11,3");
+    CHECK(moe::csv_row(7, paged_cost()) == "7,12.5,4,9,3,0.5,4096,10,7,3,2,,,,,,,1,0,0,1,1,2,11,3");
 }
 
 void json_says_null_for_not_measured() {
@@ -115,6 +117,7 @@ void json_says_null_for_not_measured() {
           R"({"wall_ms":12.5,"io_ms":null,"compute_ms":12.5,"stall_ms":null,"manage_ms":null,"read_bytes":null,)"
           R"("requests":null,"hits":null,"misses":null,"evictions":null,)"
               R"("spec_read_bytes":null,"spec_experts":null,"spec_useful":null,"retained":null,"routed":null,"dropped":null,)"
+              R"("evict_stale_left":null,"evict_stale_right":null,"evict_current_left":null,"evict_current_right":null,)"
               R"("majflt":1,"minflt":2,"cpu_ms":11,"invol_ctx":3})");
     CHECK(moe::cost_json(paged_cost()).find(R"("evictions":2)") != std::string::npos);
     CHECK(moe::cost_json(paged_cost()).find(R"("dropped":null)") != std::string::npos);  // dropping is not on
@@ -138,6 +141,7 @@ void costs_add_up() {
     CHECK(paged.compute_ms() == 18);
     CHECK(paged.paging->hits == 14 && paged.paging->misses == 6 && paged.paging->requests == 20);
     CHECK(paged.paging->read_bytes == 8192 && paged.paging->evictions == 4);
+    CHECK(paged.paging->eviction_groups.stale_left == 2 && paged.paging->eviction_groups.total() == 4);
     CHECK(paged.majflt == 2 && paged.minflt == 4 && paged.invol_ctx == 6);
 }
 
