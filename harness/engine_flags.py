@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from harness.typed import ranged, say
 
-EvictionPolicy = Literal["lru", "ls", "ls_pos", "lfu", "layer"]
+EvictionPolicy = Literal["lru", "ls", "ls_pos", "lfu", "layer", "reuse_distance"]
 EVICTION_POLICIES: tuple[str, ...] = get_args(EvictionPolicy)
 
 

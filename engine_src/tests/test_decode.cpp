@@ -310,6 +310,12 @@ void failures_have_their_codes() {
         {"csv is the model", with_model({"-p", "x", "-n", "1", "--csv", model_path()}), 2, "is the model"},
         {"csv is the given text", with_model({"-p", "x", "-n", "1", "--given-text", short_text, "--csv", link}), 2,
          "is the given text"},
+        {"statistics are the model", with_model({"-p", "x", "-n", "1", "--moe-stream", "--stats", model_path()}), 2,
+         "the statistics file is the model"},
+        {"statistics of a session are the model", with_model({"--session", "--moe-stream", "--stats", model_path()}), 2,
+         "the statistics file is the model"},
+        {"statistics disk full", with_model({"-p", "x", "-n", "1", "--moe-stream", "--stats", "/dev/full"}), 5,
+         "cannot write statistics file '/dev/full'"},
         {"telemetry disk full", with_model({"-p", "x", "-n", "1", "--telemetry", "/dev/full"}), 5, "No space left"},
         {"csv disk full", with_model({"-p", "x", "-n", "1", "--csv", "/dev/full"}), 5, "No space left"},
     };

@@ -114,6 +114,9 @@ void accepted() {
         {cached({"--drop-cold-experts", "0"}), [](const Options & o) { return o.drop_cold_experts == 0.0; }},
         {cached({"--drop-cold-experts=1", "--drop-no-renorm", "--drop-in-prefill"}),
          [](const Options & o) { return o.drop_cold_experts == 1.0 && !o.drop_renorm && o.drop_in_prefill; }},
+        {cached({}), [](const Options & o) { return o.evict == "lru" && !o.stats; }},
+        {cached({"--evict", "reuse_distance", "--stats", "s"}),
+         [](const Options & o) { return o.evict == "reuse_distance" && o.stats == "s"; }},
         {streaming({"--route-trace", "r", "--io-trace", "i", "--compute-trace", "c"}),
          [](const Options & o) {
              return o.route_trace == "r" && o.io_trace == "i" && o.compute_trace == "c" &&
@@ -217,6 +220,9 @@ void refused() {
         {with({"--moe-stream", "--io-threads", "0"}), "--io-threads"},
         {with({"--moe-stream", "--io-threads", "17"}), "--io-threads"},
         {with({"--moe-stream", "--dense-weights", "disk"}), "none of mmap, warm, anon"},
+        {cached({"--evict", "mru"}), "--evict: 'mru' is none of lru, ls, ls_pos, lfu, layer, reuse_distance"},
+        {cached({"--evict", ""}), "is none of lru"},
+        {streaming({"--stats", ""}), "--stats: the file name is empty"},
         {streaming({"--cache-mb", "Auto"}), "not a whole number"},
         {streaming({"--cache-mb", ""}), "not a whole number"},
         {streaming({"--cache-mb", "16777217"}), "--cache-mb: '16777217' is out of range"},

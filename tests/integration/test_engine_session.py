@@ -306,6 +306,23 @@ def test_predictions_are_scored_over_the_whole_session(start: Start) -> None:
     assert int(control[2]) == 3 * 8 * 8
 
 
+def test_statistics_are_of_the_whole_session(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "stats.jsonl"
+    session = start(*STREAM, "--evict", "reuse_distance", "--stats", str(path), "--no-eog")
+    session.expect("BMOE_READY")
+    for _ in range(2):
+        session.generate(PROMPT, 8)
+    assert session.end() == 0
+    arena, *passes, total = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (arena["type"], arena["policy"], total["type"]) == ("arena", "reuse_distance", "total")
+    assert [line["type"] for line in passes] == ["pass"] * total["passes"]
+    assert total["tokens"] == 2 * 8
+    for key in ("requests", "hits", "misses", "evictions", "reads", "read_bytes"):
+        assert total[key] == sum(line[key] for line in passes) > 0
+        assert total[key] == total["prefill"][key] + total["decode"][key]
+    assert total["resident_slots"] <= [c["slots"] for c in arena["classes"]]
+
+
 def test_a_prompt_does_not_count_against_the_predictor(start: Start) -> None:
     session = start(*STREAM, "--predict-prefetch", "--no-eog")
     session.expect("BMOE_READY")

@@ -16,8 +16,6 @@ from harness.engines import native_argv
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 EXIT_USAGE, EXIT_NO_MODEL = 2, 3
-# these flags come to the engine with its next parts
-COMING = {"budget", "reserve", "evict", "stats"}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +33,12 @@ def answer(program: Path, folder: Path, pair: tuple[str, ...]) -> tuple[int, str
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("first", [c for c in CHOICES if c not in COMING])
+@pytest.mark.parametrize("first", CHOICES)
 def test_a_pair_is_refused_by_both_or_by_neither(
     first: str, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_argv, "conflict", lambda _settings: None)
-    for pair in [(first,), *(p for p in PAIRS if p[0] == first and p[1] not in COMING)]:
+    for pair in [(first,), *(p for p in PAIRS if p[0] == first)]:
         ours = conflict(settings_of(*pair))
         code, stderr = answer(program, tmp_path, pair)
         assert code == (EXIT_NO_MODEL if ours is None else EXIT_USAGE), (pair, ours, stderr)

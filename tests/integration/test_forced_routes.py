@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SHARED = Path(os.environ.get("MOE_SHARED_DIR", Path(__file__).parents[3] / "shared"))
 MIB = 2**20
+AGES, SIDES = ("stale", "current"), ("left", "right")
 CELL = ["turn", "phase", "step", "layer", "slot"]
 
 Make = Callable[..., Path]
@@ -126,6 +127,40 @@ def test_a_recorded_run_is_repeated_hit_by_hit(was: Recorded, program: Path, rou
     assert records["start"]["arena"]["cycle_bytes"] > 500 * MIB
     total = records["summary"]["total"]
     assert (total["requests"], total["hits"]) == (was.requests, 0)
+
+
+# Hits of all requests by policy, in percent, at the recorded sizes: the table in docs/eviction.md.
+HIT_PERCENT = {
+    "qwen": {
+        "lru": 74.88, "ls": 57.14, "ls_pos": 60.57, "lfu": 75.35, "layer": 74.67,
+        "reuse_distance": 77.27,
+    },
+    "gptoss": {
+        "lru": 32.41, "ls": 17.73, "ls_pos": 17.36, "lfu": 31.50, "layer": 33.40,
+        "reuse_distance": 33.77,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("was", RECORDED, ids=lambda was: was.name)
+def test_policies_differ_in_hits_alone_and_our_own_beats_lru(
+    was: Recorded, program: Path, routed: Make
+) -> None:
+    trace, model = was.trace, routed(was.n_layer, 128, was.n_used, was.arch)
+    hit_percent = {}
+    for policy in HIT_PERCENT[was.name]:
+        records = forced(
+            *(program, model, trace, was.cache_mb, "--evict", policy),
+            prompt=was.prompt,
+            tokens=was.tokens,
+        )
+        total = records["summary"]["total"]
+        assert total["requests"] == was.requests
+        groups = [total[f"evict_{age}_{side}"] for age in AGES for side in SIDES]
+        assert sum(groups) == total["evictions"] > 0
+        hit_percent[policy] = 100 * total["hits"] / total["requests"]
+    assert hit_percent == pytest.approx(HIT_PERCENT[was.name], abs=0.05)
+    assert hit_percent["reuse_distance"] > hit_percent["lru"]
 
 
 # Experts of layer 0 weigh 2 MiB, those of layer 1 one; the cache holds 4 MiB. Of layer 1 only the
