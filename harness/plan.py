@@ -196,6 +196,7 @@ def _arm(
             n_predict=cell.n_predict,
             text=None if cell.text is None else texts[cell.text],
             perplexity=None if cell.perplexity is None else texts[cell.perplexity],
+            perplexity_chunks=cell.perplexity_chunks,
             seed=cell.seed,
             time_limit_s=cell.time_limit_s,
             level=level,

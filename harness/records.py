@@ -103,6 +103,7 @@ class Arm:
     n_predict: int
     text: GivenText | None = None  # None: greedy
     perplexity: GivenText | None = None  # scored instead of decoding
+    perplexity_chunks: int | None = None  # None: all of it
     seed: int = 0
     data_limit_bytes: int | None = None  # RLIMIT_DATA of the engine process
     cgroup_limit_bytes: int | None = None  # of all its memory, page cache included

@@ -37,6 +37,7 @@ class CellConfig:
     prompt: str
     text: str | None
     perplexity: str | None
+    perplexity_chunks: int | None = field(metadata=ranged(1, 2**31 - 1))
     n_predict: int = field(metadata=ranged(1))
     n_ctx: int = field(metadata=ranged(1))
     n_batch: int = field(metadata=ranged(1))
@@ -190,6 +191,11 @@ def _check_cells(config: Config) -> None:
             )
         if cell.perplexity is not None:
             _check_perplexity(key, cell.perplexity, cell, config.design.kind)
+        elif cell.perplexity_chunks is not None:
+            raise UsageError(
+                f"{key}.perplexity_chunks: {cell.perplexity_chunks} cannot act without perplexity; "
+                "set it to null, or perplexity to a text"
+            )
         elif cell.n_predict >= cell.n_ctx:
             raise UsageError(
                 f"{key}.n_predict: {cell.n_predict} tokens and a prompt do not fit in n_ctx="

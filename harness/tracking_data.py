@@ -327,6 +327,7 @@ def _arm_params(arm: Arm) -> dict[str, Any]:
         "n_predict": arm.n_predict,
         "text": None if arm.text is None else arm.text.path,
         "perplexity": None if arm.perplexity is None else arm.perplexity.path,
+        "perplexity_chunks": arm.perplexity_chunks,
         "prompt_sha256": hashlib.sha256(arm.prompt.encode()).hexdigest(),
     }
 

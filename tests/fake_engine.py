@@ -42,7 +42,7 @@ NUMBERS = (
         "--prefetch",
         "--predict-spec-max",
     ),
-    "--predict-horizon",
+    *("--predict-horizon", "--ppl-chunks"),
 )
 TEXTS = (
     *("--temp", "--dense-weights", "--csv", "--telemetry", "--cache-mb"),
@@ -185,7 +185,7 @@ def scores(args) -> dict:
             "value": value,
             "nll": math.log(value),
             "tokens": 512,
-            "chunks": 2,
+            "chunks": args.ppl_chunks or 2,
             "n_ctx": args.c,
             "stderr": 0.5,
         },
@@ -224,6 +224,7 @@ def start_record(args, asked) -> dict:
         "drop_in_prefill": args.drop_in_prefill,
         "given_text": args.given_text,
         "ppl_file": args.ppl_file,
+        "ppl_chunks": args.ppl_chunks,
         "io_threads": (args.io_threads or 4) if stream else None,
         "direct_io_requested": not args.no_odirect if stream else None,
         "dense_weights": args.dense_weights or "mmap",

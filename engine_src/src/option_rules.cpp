@@ -35,6 +35,8 @@ public:
         }
         if (o_.ppl_file) {
             perplexity();
+        } else if (o_.ppl_chunks) {
+            refuse("--ppl-chunks needs --ppl-file FILE");
         }
         streaming();
         if (o_.plan_memory) {
@@ -108,6 +110,9 @@ private:
         }
         if (o_.drop_cold_experts && !o_.drop_in_prefill) {
             refuse("--drop-cold-experts needs --drop-in-prefill with --ppl-file: a text is evaluated as a prompt is");
+        }
+        if (o_.ppl_chunks && o_.plan_memory) {
+            refuse("--ppl-chunks cannot be combined with --plan-memory: nothing is scored");
         }
         if (o_.n_ctx < 3) {
             refuse("--ppl-file needs a --ctx-size of 3 or more: of a chunk of two tokens none is scored");

@@ -233,6 +233,8 @@ const std::vector<Flag> & flags() {
          "greedy", [](O & o, S & v) { o.given_text = path("--given-text", v); }},
         {"--ppl-file", nullptr, nullptr, "FILE", "perplexity of this text instead of generating, chunks of --ctx-size",
          "none", [](O & o, S & v) { o.ppl_file = path("--ppl-file", v); }},
+        {"--ppl-chunks", nullptr, nullptr, "N", "score at most N chunks of --ppl-file", "all",
+         [](O & o, S & v) { o.ppl_chunks = static_cast<int32_t>(whole_number("--ppl-chunks", v, 1, max_i32)); }},
         {"--expert-used", nullptr, "--n-expert-used", "N", "top-k override, 1..n_expert", "model's own",
          [](O & o, S & v) { o.expert_used = static_cast<int32_t>(whole_number("--expert-used", v, 1, max_i32)); }},
         {"--no-eog", nullptr, nullptr, nullptr, "do not stop at end of generation", "stop",

@@ -61,6 +61,7 @@ struct Options {
     ComputeTraceBy compute_trace_by = ComputeTraceBy::node;
     std::optional<std::string> forced_routes;
     std::optional<std::string> given_text;
+    std::optional<int32_t> ppl_chunks;    // of ppl_file, the first ones only
     std::optional<std::string> ppl_file;  // perplexity of this text instead of generating
     std::optional<std::string> stats;
     std::optional<MoeDump> moe_dump;

@@ -116,7 +116,10 @@ Perplexity measure_perplexity(const Options & options, const llama_vocab * vocab
     }
     Perplexity result;
     result.n_ctx = options.n_ctx;
-    const uint64_t n_chunks = tokens.size() / options.n_ctx;
+    uint64_t n_chunks = tokens.size() / options.n_ctx;
+    if (options.ppl_chunks) {
+        n_chunks = std::min(n_chunks, static_cast<uint64_t>(*options.ppl_chunks));
+    }
     for (; result.chunks < n_chunks; ++result.chunks) {
         const llama_token * chunk = tokens.data() + result.chunks * options.n_ctx;
         const CallCost call = score_chunk(options, vocab, chunk, decoder, result.nll);

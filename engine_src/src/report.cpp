@@ -77,6 +77,7 @@ std::string config_json(const Options & o) {
     boolean("drop_renorm", o.drop_cold_experts.has_value(), o.drop_renorm);
     boolean("drop_in_prefill", o.drop_cold_experts.has_value(), o.drop_in_prefill);
     config.text("forced_routes", o.forced_routes).text("given_text", o.given_text).text("ppl_file", o.ppl_file);
+    config.number("ppl_chunks", o.ppl_chunks);
     config.text("moe_dump", o.moe_dump ? std::optional<std::string>("il=" + std::to_string(o.moe_dump->layer) + ":" +
                                                                     o.moe_dump->prefix)
                                        : std::nullopt);

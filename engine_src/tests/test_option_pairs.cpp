@@ -34,7 +34,7 @@ const Settings every_setting = {
     {"--compute-trace-by", "layer"}, {"--stats", "j"}, {"--forced-routes", "f"}, {"--given-text", "g"},
     {"--ppl-file", "s"}, {"--moe-dump", "il=0:d"}, {"--repack", ""}, {"--expert-used", "2"},
     {"--no-eog", ""}, {"--logits-digest", ""}, {"--csv", "v"}, {"--telemetry", "t"}, {"--plan-memory", ""},
-    {"--progress", ""}, {"--session", ""}, {"--help", ""}, {"--version", ""},
+    {"--progress", ""}, {"--session", ""}, {"--help", ""}, {"--version", ""}, {"--ppl-chunks", "2"},
 };
 
 // A pattern is a flag, whatever its value, or "flag value".
@@ -82,6 +82,7 @@ const std::vector<Need> needs = {
     {"--drop-in-prefill", streaming},
     {"--drop-in-prefill", {"--drop-cold-experts"}},
     {"--drop-cold-experts", {"--drop-in-prefill"}, "--ppl-file"},
+    {"--ppl-chunks", {"--ppl-file"}},
     {"--route-trace", streaming},
     {"--io-trace", streaming},
     {"--compute-trace", streaming},
@@ -140,6 +141,7 @@ const std::vector<Exclusion> exclusions = {
     {"--ppl-file", "--forced-routes"},
     {"--plan-memory", "--csv"},
     {"--plan-memory", "--given-text"},
+    {"--plan-memory", "--ppl-chunks"},
     {"--plan-memory", "--moe-dump"},
     {"--plan-memory", "--telemetry"},
     {"--plan-memory", "--progress"},

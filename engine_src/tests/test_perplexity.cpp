@@ -234,6 +234,21 @@ void a_run_tells_of_every_chunk() {
     CHECK(result.out == line);
 }
 
+void a_bounded_run_scores_the_first_chunks() {
+    const std::string telemetry = dir().file("bounded.jsonl");
+    const auto scored = [&](const char * chunks) {
+        CHECK(run({"--ppl-chunks", chunks, "--telemetry", telemetry}).code == 0);
+        return lines_of(file_contents(telemetry));
+    };
+    const std::vector<std::string> all = scored("9");
+    const std::vector<std::string> two = scored("2");
+    CHECK(all.size() == 5 && two.size() == 4);
+    CHECK(json_value(two.front(), "ppl_chunks") == "2");
+    const std::string perplexity = two.back().substr(two.back().find("\"perplexity\":"));
+    CHECK(json_value(perplexity, "chunks") == "2" && json_value(perplexity, "tokens") == "38");
+    CHECK(json_value(perplexity, "nll") == json_value(all[2], "nll"));
+}
+
 void paging_changes_no_bit() {
     for (const char * batch : {"7", "40"}) {
         const std::string telemetry = dir().file("paged.jsonl");
@@ -374,6 +389,7 @@ int main() {
     check::run("the result is one line", the_result_is_one_line);
     check::run("every second half is scored", every_second_half_is_scored);
     check::run("a run tells of every chunk", a_run_tells_of_every_chunk);
+    check::run("a bounded run scores the first chunks", a_bounded_run_scores_the_first_chunks);
     check::run("paging changes no bit", paging_changes_no_bit);
     check::run("dropping acts as in a prompt", dropping_acts_as_in_a_prompt);
     check::run("a trace counts chunks as turns", a_trace_counts_chunks_as_turns);

@@ -294,6 +294,7 @@ def _mismatches(arm: Arm, start: Mapping[str, Any]) -> list[str]:
     asked: list[tuple[str, Any, Any]] = [
         ("mode", "stream" if s.moe_stream else "plain", _get(start, "mode")),
         ("n_predict", None if scored else arm.n_predict, _get(config, "n_predict")),
+        ("perplexity_chunks", arm.perplexity_chunks, _get(config, "ppl_chunks")),
         (
             "perplexity of",
             scored.path if scored else "nothing",

@@ -51,6 +51,8 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
     argv += [flag for flag, name, on in _DECODING_SWITCHES if decodes and getattr(s, name) is on]
     if arm.text is not None:
         argv += ["--given-text", arm.text.path]
+    if arm.perplexity_chunks is not None:
+        argv += ["--ppl-chunks", str(arm.perplexity_chunks)]
     for kind in ("route", "io", "compute"):
         if getattr(s, f"{kind}_trace"):
             argv += [f"--{kind}-trace", str(out_dir / f"{kind}_trace.csv")]

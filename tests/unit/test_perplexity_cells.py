@@ -42,10 +42,11 @@ def configured(*overrides: str) -> Any:
 
 
 def test_a_cell_scores_the_text_that_it_names() -> None:
-    config = configured("cell.n_predict=9999")  # does not act, so it need not fit
+    # n_predict does not act, so it need not fit
+    config = configured("cell.n_predict=9999", "cell.perplexity_chunks=3")
     plan = make_plan(config, None, 2, {"heldout": TEXT})
     (arm,) = plan.arms.values()
-    assert (arm.perplexity, arm.text) == (TEXT, None)
+    assert (arm.perplexity, arm.perplexity_chunks, arm.text) == (TEXT, 3, None)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,8 @@ def test_a_cell_scores_the_text_that_it_names() -> None:
     [
         (["cell.perplexity=''"], ["cells.probed.perplexity", "empty", "heldout"]),
         (["cell.text=heldout"], ["perplexity", "text='heldout'", "exclude", "null"]),
+        (["cell.perplexity=null", "cell.perplexity_chunks=2"], ["perplexity_chunks: 2", "null"]),
+        (["cell.perplexity_chunks=0"], ["perplexity_chunks: 0", "1 or more"]),
         (["cell.n_ctx=2"], ["cells.probed.n_ctx: 2", "3 or more"]),
         (["cell.engine.prefetch=1"], ["engine.prefetch: 1", "scored", "set it to null"]),
         (["cell.engine.predict_prefetch=true"], ["predict_prefetch: true", "set it to false"]),
@@ -91,9 +94,12 @@ def test_the_engine_is_given_the_text_and_nothing_of_decoding() -> None:
         "--cache-mb 8 --io-threads 2 --expert-used 2 --route-trace /o/route_trace.csv "
         "--telemetry /o/telemetry.jsonl"
     )
+    arm = replace(arm, perplexity_chunks=4)
+    argv = engine_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), arm, Path("/o"))
+    assert " --ppl-chunks 4 " in " ".join(argv)
     plan = plan_memory_argv(Path("/e"), Path("/m.gguf"), Path("/o/prompt.txt"), arm)
     assert " --ppl-file /t.txt " in " ".join(plan)
-    assert not {"-f", "-n"} & set(plan)
+    assert not {"-f", "-n", "--ppl-chunks"} & set(plan)
 
 
 def telemetry(**changes: Any) -> bytes:
