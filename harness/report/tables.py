@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import PurePath
 
 from rich.table import Table
@@ -33,6 +34,9 @@ _WORDS = (
     *("cell", "arm", "role", "status", "predictor", "policy", "output", "level", "result"),
     "first difference, or why not shown",
 )
+
+
+_OF_PAGING = ("io threads", "direct io", "dense")
 
 
 def empty_table(*columns: str) -> Table:
@@ -133,10 +137,26 @@ def _text_of(arm: Arm) -> str:
     return "-" if arm.text is None else PurePath(arm.text.path).name
 
 
-def said_of_all(settings: dict[str, str], differing: list[str], arm: Arm) -> str:
+def differing_settings(arms: Iterable[Arm]) -> list[str]:
+    """Titles in which arms differ; what is about paging is compared between arms that page."""
+    values: dict[str, set[str]] = {}
+    for arm in arms:
+        for title, text in settings_of(arm).items():
+            if arm.engine.moe_stream or title not in _OF_PAGING:
+                values.setdefault(title, set()).add(text)
+    return [title for title, texts in values.items() if len(texts) > 1]
+
+
+def said_of_all(arms: Collection[Arm], differing: Collection[str]) -> str:
     """What all arms have in common, in one line; mechanisms that are off are not mentioned."""
+    arm = next((a for a in arms if a.engine.moe_stream), next(iter(arms)))
     off = {title for title, text in _mechanisms(arm).items() if text == "-"}
-    return ", ".join(f"{t} {s}" for t, s in settings.items() if t not in {*differing, *off})
+    only = "" if all(a.engine.moe_stream == arm.engine.moe_stream for a in arms) else " (paging)"
+    return ", ".join(
+        f"{title} {text}{only if title in _OF_PAGING else ''}"
+        for title, text in settings_of(arm).items()
+        if title not in {*differing, *off}
+    )
 
 
 def _mib(value: int | None, otherwise: str) -> str:

@@ -28,6 +28,7 @@ from harness.report.tables import (
     BAD,
     STYLES,
     UNSURE,
+    differing_settings,
     empty_table,
     said_of_all,
     settings_of,
@@ -135,8 +136,7 @@ class Terminal:
         table, not in every row of it.
         """
         settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
-        first = plan.cells[0].arm
-        differing = [t for t in settings[first] if len({s[t] for s in settings.values()}) > 1]
+        differing = differing_settings(plan.arms.values())
         # without a baseline every cell is a candidate, and the only one of its arm
         whose = ("arm", "role") if plan.baseline is not None else ()
         table = empty_table("cell", *whose, "wait s", *differing, "expected s")
@@ -146,7 +146,7 @@ class Terminal:
             took = f"{seconds[cell.arm]:.0f}" if cell.arm in seconds else "unknown"
             table.add_row(*row, f"{cell.wait_s:g}", *(own[title] for title in differing), took)
         self._print_table(table)
-        same = said_of_all(settings[first], differing, plan.arms[first])
+        same = said_of_all(plan.arms.values(), differing)
         self.say(f"model {model_name}; in all cells: {same}")
         self.say(_time_expected(plan, seconds))
 

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 
 from harness.configure import conf_dir, options
+from harness.engine_flags import EVICTION_POLICIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 REPO = Path(__file__).resolve().parents[2]
 NAMES = [n for n in options(conf_dir(), "experiment") if n != "matched_pair"]
-OF_THEIR_OWN = {"predictor_accuracy", "memory_levels"}
+LADDERS = {"memory_levels", "eviction", "identity", "topk_ablation"}
+OF_THEIR_OWN = {"predictor_accuracy", *LADDERS}
 MIB = 2**20
+# 29 MiB of experts, twice inflated: a cache of some 30 % of them, and of two thirds
+CAPS = ("model.factor=2", "memory.levels=null", "memory.levels_mb=[72,92]")
 
 
 def harness(*args: str) -> subprocess.CompletedProcess[str]:
@@ -86,6 +90,53 @@ def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
     # what drops nothing computes the same; what drops, another result
     different = {r["metrics"]["nll"] for r in records}
     assert len(different) > 1 if name == "drop_sweep" else len(different) == 1
+
+
+def capped(runs: Path, name: str, *overrides: str) -> tuple[str, Any, list[dict[str, Any]]]:
+    """A campaign at two caps: what it printed, its verdict, its records."""
+    text, found, records = campaign(runs, name, "tracking=off", *CAPS, *overrides)
+    assert {r["status"] for r in records} == {"ok"}
+    assert all(r["metrics"]["anon_within_limit"] for r in records if r["level"] is not None)
+    return text, json.loads((found / "verdict.json").read_text()), records
+
+
+def test_every_policy_is_measured_at_every_cap(tmp_path: Path) -> None:
+    text, verdict, records = capped(tmp_path / "runs", "eviction")
+    rows = verdict["eviction"]
+    assert len(rows) == len(records) == 2 * len(EVICTION_POLICIES)
+    assert {row["policy"] for row in rows} == set(EVICTION_POLICIES)
+    groups = ("stale_left", "stale_right", "current_left", "current_right")
+    for row in rows:
+        assert row["evictions"] == sum(row[group] for group in groups) > 0
+        assert row["read_vs_lru"] == 1.0 or row["policy"] != "lru"
+    # which expert goes changes nothing that is computed
+    assert len({r["metrics"]["nll"] for r in records}) == 1
+    assert "current right" in text
+
+
+def test_greedy_output_is_identical_under_every_cap_and_policy(tmp_path: Path) -> None:
+    text, verdict, records = capped(tmp_path / "runs", "identity")
+    rows = verdict["identity"]
+    assert len(rows) == len(records) - 1 == 2 * len(EVICTION_POLICIES)
+    assert {(row["likeness"], row["detail"]) for row in rows} == {("identical", None)}
+    assert all(row["evictions"] > 0 and row["tokens"] == 48 for row in rows)
+    assert f"{len(rows)} of {len(rows)} cells identical to plain" in text
+
+
+def test_fewer_experts_read_less_and_say_something_else(tmp_path: Path) -> None:
+    cells = ("ppl_4", "ppl_2", "ppl_1")
+    short = [f"cells.{name}.perplexity_chunks=2" for name in cells]
+    text, verdict, _ = capped(tmp_path / "runs", "topk_ablation", *short)
+    rows = verdict["topk"]
+    assert [row["top_k"] for row in rows] == [4, 2, 1] * 2
+    for own, two, one in (rows[:3], rows[3:]):
+        assert own["requests"] > two["requests"] > one["requests"]
+        assert own["greedy_tokens"] is None
+        assert two["greedy_tokens"] == one["greedy_tokens"] == 64
+        assert one["parts_at"] is not None
+    assert [r["perplexity"] for r in rows[:3]] == [r["perplexity"] for r in rows[3:]]
+    assert len({row["perplexity"] for row in rows}) == 3
+    assert "greedy output parts" in text
 
 
 def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 
 from harness import configure, schema
 from harness.configure import check, compose
+from harness.engine_flags import EVICTION_POLICIES
 from harness.engines.native_argv import engine_argv
 from harness.models import ModelFile, resolve_model
 from harness.models.text import given_text
@@ -22,7 +24,9 @@ CONF = configure.conf_dir()
 REPO = Path(__file__).resolve().parents[2]
 NAMES = configure.options(CONF, "experiment")
 SURVEYS = {"predictor_accuracy"}
-LADDERS = {"memory_levels"}
+LADDERS = {"memory_levels", "eviction", "identity", "topk_ablation"}
+# what the names of greedy cells begin with, whose own words are what is compared
+GREEDY = {"memory_levels": "", "identity": "", "topk_ablation": "greedy_"}
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +77,14 @@ def test_an_experiment_plans_with_the_sentinel_that_its_design_needs(
         assert cell.index in baselines or neighbours, f"{cell.name} has no baseline beside it"
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in LADDERS])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_cells_of_an_experiment_decode_one_real_text(name: str, reference: ModelFile) -> None:
     """Left to itself each cell that drops would write its own, and small models fall into loops."""
+    greedy = GREEDY.get(name, "sentinel")
     arms = planned(name, reference).arms.values()
-    assert {arm.text for arm in arms} == {given_text("heldout", "cell.text")}
+    texts = {arm.text or arm.perplexity for arm in arms if not arm.name.startswith(greedy)}
+    assert texts <= {given_text("heldout", "cell.text")}
+    assert all(arm.text is None for arm in arms if arm.name.startswith(greedy))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -224,6 +231,44 @@ def test_a_ladder_whose_model_is_not_made_yet_says_that_its_levels_are_not_known
     assert "the levels, shares of its file, are not known in MiB until then" in done.stdout
     assert done.stdout.count("unknown") >= 6
     assert not list(tmp_path.rglob("*.gguf"))
+
+
+def test_eviction_differs_in_the_policy_at_each_level(reference: ModelFile) -> None:
+    plan = planned("eviction", reference)
+    for level in {arm.level.limit_mb for arm in plan.arms.values() if arm.level is not None}:
+        arms = [a for a in plan.arms.values() if a.level is not None and a.level.limit_mb == level]
+        assert len({a.engine.evict for a in arms}) == len(arms) == len(EVICTION_POLICIES)
+        assert len({replace(a.engine, evict=None) for a in arms}) == 1
+
+
+def test_every_policy_is_shown_to_be_identical_at_every_level(reference: ModelFile) -> None:
+    plan = planned("identity", reference)
+    (plain,) = [arm for arm in plan.arms.values() if not arm.engine.moe_stream]
+    assert plain.data_limit_bytes is None
+    assert plan.cells[0].arm == plain.name
+    paging = [arm for arm in plan.arms.values() if arm is not plain]
+    assert {arm.engine.evict for arm in paging} == set(EVICTION_POLICIES)
+    limits = {arm.data_limit_bytes for arm in paging}
+    assert len(paging) == len(EVICTION_POLICIES) * len(limits)
+    for arm in paging:
+        assert replace(arm.engine, evict=None, ram_budget_mb=None) == replace(
+            plain.engine,
+            moe_stream=True,
+            **{k: getattr(arm.engine, k) for k in ("io_threads", "direct_io", "dense_weights")},
+        )
+        assert (arm.prompt, arm.n_predict) == (plain.prompt, plain.n_predict)
+
+
+def test_each_top_k_is_decoded_at_two_caps_and_scored_and_left_to_itself_once(
+    reference: ModelFile,
+) -> None:
+    arms = list(planned("topk_ablation", reference).arms.values())
+    for top_k in (None, 2, 1):
+        own = [arm for arm in arms if arm.engine.expert_used == top_k]
+        assert sum(arm.level is not None and arm.text is not None for arm in own) == 2
+        assert sum(arm.perplexity is not None for arm in own) == 1
+        assert sum(arm.text is None and arm.perplexity is None for arm in own) == 1
+    assert all((arm.level is None) == (arm.text is None) for arm in arms)
 
 
 def test_the_probed_run_scores_predictors(reference: ModelFile) -> None:

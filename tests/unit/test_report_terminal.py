@@ -6,7 +6,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from cell_parts import make_arm, make_plan, with_engine
+from cell_parts import PLAIN, make_arm, make_plan, with_engine
 
 from harness.events import CellFinished, CellProgress, CellStarted, Waiting
 from harness.findings import EvictionRow, IdentityRow, TopKRow
@@ -94,6 +94,15 @@ def test_without_a_baseline_arms_and_roles_say_nothing() -> None:
     Terminal(out).plan(plan, "tiny", {})
     header = out.getvalue().splitlines()[0]
     assert " ".join(header.split()) == "cell wait s evict expected s"
+
+
+def test_what_a_plain_arm_cannot_have_is_no_difference() -> None:
+    paging, plain = make_arm("lru"), replace(make_arm("plain"), engine=PLAIN)
+    text = plan_text(plain, paging)
+    assert " ".join(text.splitlines()[0].split()) == "cell arm role wait s cache MiB expected s"
+    assert "io threads 2 (paging), direct io yes (paging)" in text
+    text = plan_text(plain, paging, with_engine(make_arm("four"), io_threads=4))
+    assert "io threads" in text.splitlines()[0]
 
 
 def test_findings_are_tables_before_the_verdict() -> None:
