@@ -47,8 +47,9 @@ public:
     void touch(uint32_t slot);
     void retain(uint32_t slot);
 
-    // Gives `key` a slot: a free one of its own class, else a free larger one, else that of an expert without a pin, which
-    // is evicted, from its own class if possible. kNone when the pinned leave no room. `key` must not be resident. That it is used, touch() says.
+    // Gives `key` a slot: a free one of its own class, else a free larger one, else that of an expert without a pin,
+    // which is evicted, from its own class if possible. kNone when the pinned leave no room. `key` must not be
+    // resident. That it is used, touch() says.
     uint32_t acquire(uint32_t key, Recency recency = Recency::newest);
 
     // Whether so many experts of a class, which cost `cost` together, would fit if nothing else were resident.

@@ -82,8 +82,9 @@ public:
     // A predicted expert: if it is resident, it is kept as if it were used now. Whether it was.
     bool retain(uint32_t block, uint32_t expert);
 
-    // Reads an expert ahead of its use, into the place of the one that the policy names. Until a layer needs it, it is (but
-    // for policies by pass) the next to be evicted itself. False when it is resident or on its way already, or nothing can give way.
+    // Reads an expert ahead of its use, into the place of the one that the policy names. Until a layer needs it, it is
+    // (but for policies by pass) the next to be evicted itself. False when it is resident or on its way already, or
+    // nothing can give way.
     bool speculate(uint32_t block, uint32_t expert);
 
     // Takes in what speculation has read completely.

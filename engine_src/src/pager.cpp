@@ -303,7 +303,8 @@ private:
         std::vector<uint64_t> slots;
         for (const ExpertSize & size : shape_.classes) {
             const auto region = region_of(size);
-            slots.push_back(region != shape_.regions.end() ? resident[static_cast<size_t>(region - shape_.regions.begin())] : 0);
+            const auto r = static_cast<size_t>(region - shape_.regions.begin());
+            slots.push_back(r < resident.size() ? resident[r] : 0);
         }
         return slots;
     }

@@ -1,4 +1,4 @@
-// The pager's own record of a run as JSON lines (docs/engine.md, --stats): what the arena is, what every pass did, the sums.
+// The pager's own record of a run as JSON lines (docs/engine.md, --stats): the arena, every pass, the sums.
 #pragma once
 
 #include "call_info.h"

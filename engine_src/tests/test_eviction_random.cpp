@@ -236,7 +236,8 @@ void agrees(const std::string & policy, const Setting & setting, uint32_t seed) 
     const auto n_classes = static_cast<uint32_t>(setting.slots.size());
     for (uint32_t key = 0; key < kBlocks * kExperts; ++key) {
         const uint32_t block = key / kExperts;
-        shape.experts.push_back({block * n_classes / kBlocks, block, setting.capacity == UINT64_MAX ? 1 : 1 + block % 3});
+        const uint64_t cost = setting.capacity == UINT64_MAX ? 1 : 1 + block % 3;
+        shape.experts.push_back({block * n_classes / kBlocks, block, cost});
     }
     Arena arena(shape, policy);
     Model model(shape, policy);
