@@ -304,11 +304,13 @@ def _check_memory(config: Config) -> None:
 def _check_ladder(key: str, levels: tuple[float, ...]) -> None:
     if not levels:
         raise UsageError(f"{key}: empty; give at least one level")
-    for i, level in enumerate(levels):
+    # as they become parts of cells' names
+    names = [str(level) if isinstance(level, int) else f"{level:g}" for level in levels]
+    for i, (level, name) in enumerate(zip(levels, names, strict=True)):
         if not 0 < level <= MAX_LIMIT_MB:
-            raise UsageError(f"{key}: {level:g} is out of range; needs more than 0")
-        if f"{level:g}" in {f"{other:g}" for other in levels[:i]}:
-            raise UsageError(f"{key}: {level:g} stands there twice")
+            raise UsageError(f"{key}: {name} is out of range; needs more than 0")
+        if name in names[:i]:
+            raise UsageError(f"{key}: {name} stands there twice")
 
 
 def _check_design(config: Config) -> None:
