@@ -212,6 +212,7 @@ def test_the_ladder_has_the_published_models_geometry_and_compares_greedy_output
     assert config.model["geometry"] == "epq"
     (cell,) = config.cells.values()
     assert (cell.text, cell.engine.prefetch, cell.engine.dense_weights) == (None, None, "anon")
+    assert (cell.engine.evict, cell.engine.stats) == ("lru", True)
     assert config.memory.cgroup == "wanted"
 
 
