@@ -181,6 +181,8 @@ def test_a_ladder_of_memory_levels_passes_refuses_and_repeats_its_output(tmp_pat
     assert len({r["output_sha256"] for r in rows[1:]}) == 1
     beside = [r["anon_peak_bytes"] - r["arena_bytes"] for r in rows[1:]]
     assert max(beside) - min(beside) < 2 * MIB, "memory beside the arena is no matter of its size"
+    files = [r["rss_peak_bytes"] - r["anon_peak_bytes"] for r in rows[1:]]
+    assert max(files) - min(files) < 2 * MIB, "nor are mapped files: the program, and no weights"
     assert "FAIL (refused)" in text
     assert "3 of 4 levels passed" in text
     assert "greedy output at the passed levels: identical" in text
