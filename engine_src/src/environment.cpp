@@ -104,6 +104,9 @@ std::vector<FlagDefault> flag_defaults(const Variables & variables, const GivenF
 std::string name_variables(std::string message, const std::vector<FlagDefault> & defaults) {
     for (const FlagDefault & given : defaults) {
         const std::string origin = " (from " + given.variable + ")";
+        if (message.find(origin) != std::string::npos) {
+            continue;  // said where it was thrown
+        }
         for (size_t at = message.find(given.flag); at != std::string::npos; at = message.find(given.flag, at)) {
             at += given.flag.size();
             if (at == message.size() || ends_flag(message[at])) {

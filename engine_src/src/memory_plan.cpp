@@ -27,7 +27,8 @@ void set_allowed(MemoryPlan & plan, const Options & options) {
     plan.allowed_bytes = data_limit();
     plan.allowed_by = "RLIMIT_DATA";
     const std::optional<uint64_t> budget = options.ram_budget_bytes();
-    if (budget && (!plan.allowed_bytes || *budget <= *plan.allowed_bytes)) {
+    plan.budget_above_limit = budget && plan.allowed_bytes && *budget > *plan.allowed_bytes;
+    if (budget && !plan.budget_above_limit) {
         plan.allowed_bytes = budget;
         plan.allowed_by = "--ram-budget-mb";
     }
@@ -56,7 +57,8 @@ std::string MemoryPlan::json() const {
 
 std::string MemoryPlan::refusal() const {
     return "needs " + std::to_string(needed_bytes()) + (lower_bound ? " bytes or more" : " bytes") +
-           " of anonymous memory, allowed " + std::to_string(allowed_bytes.value_or(0)) + " (" + allowed_by + ")";
+           " of anonymous memory, allowed " + std::to_string(allowed_bytes.value_or(0)) + " (" + allowed_by + ")" +
+           (budget_above_limit ? ": give --ram-budget-mb " + std::to_string(*allowed_bytes >> 20) + " or less" : "");
 }
 
 MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const std::optional<DryRun> & dry,
@@ -76,7 +78,9 @@ MemoryPlan plan_memory(const Options & options, const ModelFacts & facts, const 
         plan.lower_bound = true;
         plan.base_bytes = base_least + metadata_copies * facts.metadata_bytes;
         if (!data_limit()) {
-            throw Error(ExitCode::other, "planning memory ended without an answer although no limit is set");
+            throw Error(ExitCode::memory, "needs more memory than it takes to find out how much: lower --ctx-size " +
+                                              std::to_string(options.n_ctx) + " or --batch-size " +
+                                              std::to_string(options.n_batch));
         }
         const uint64_t known = plan.needed_bytes();
         plan.base_bytes += known <= *plan.allowed_bytes ? *plan.allowed_bytes + 1 - known : 0;

@@ -23,6 +23,7 @@ struct MemoryPlan {
     uint64_t base_bytes = 0;     // the process itself: program, vocabulary, metadata, graphs
     std::optional<uint64_t> allowed_bytes;  // the smaller of RLIMIT_DATA and the budget; empty: neither
     const char * allowed_by = "";           // which of the two
+    bool budget_above_limit = false;
 
     bool lower_bound = false;  // no more could be found out under the limit: more may be needed than this says
 

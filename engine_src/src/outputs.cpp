@@ -35,6 +35,22 @@ void spare_inputs(const std::string & path, const char * what, const Options & o
     }
 }
 
+// The same for every name of a file: links followed, also one that leads nowhere yet, because opening makes what it names.
+std::string file_key(const std::string & path) {
+    namespace fs = std::filesystem;
+    struct stat file {};
+    if (stat(path.c_str(), &file) == 0) {
+        return std::to_string(file.st_dev) + ":" + std::to_string(file.st_ino);
+    }
+    std::error_code error;
+    fs::path target = fs::absolute(path, error);
+    constexpr int kMostLinks = 40;
+    for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+        target = target.parent_path() / fs::read_symlink(target, error);
+    }
+    return fs::weakly_canonical(target, error).string();
+}
+
 // Nor to another output. Devices can take several.
 void spare_outputs(const Options & options) {
     namespace fs = std::filesystem;
@@ -50,15 +66,16 @@ void spare_outputs(const Options & options) {
             outputs.emplace_back("--moe-dump", path);
         }
     }
-    std::map<fs::path, const char *> taken;
+    std::map<std::string, const char *> taken;
     for (const auto & [flag, path] : outputs) {
         std::error_code error;
         if (!path || (fs::exists(*path, error) && !fs::is_regular_file(*path, error))) {
             continue;
         }
-        const auto [other, fresh] = taken.emplace(fs::weakly_canonical(fs::absolute(*path), error), flag);
+        const auto [other, fresh] = taken.emplace(file_key(*path), flag);
         if (!fresh) {
-            throw Error(ExitCode::usage, std::string(other->second) + " and " + flag + " name the same file: give each its own");
+            throw Error(ExitCode::usage,
+                        std::string(other->second) + " and " + flag + " name the same file: give each its own");
         }
     }
 }

@@ -115,8 +115,9 @@ void prepare_process() {
     if (data_limit()) {
         std::set_new_handler(on_out_of_memory);
     }
-    // A reader of our output that goes away is an I/O error with a message, not a silent death.
+    // A reader of our output that goes away, or a file beyond its limit, is an I/O error with a message, not a silent death.
     std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
     // An abort inside ggml must not start a debugger to print a stack trace.
     setenv("GGML_NO_BACKTRACE", "1", 0);
 #ifdef __GLIBC__

@@ -291,6 +291,12 @@ void failures_have_their_codes() {
     std::ofstream{short_text} << "a b";
     const std::string link = dir().file("link.txt");
     CHECK(symlink(short_text.c_str(), link.c_str()) == 0);
+    const std::string dangling = dir().file("dangling.csv");
+    CHECK(symlink("not_there.csv", dangling.c_str()) == 0);
+    const std::string one = dir().file("one.csv");
+    std::ofstream{one};
+    const std::string its_other_name = dir().file("other.csv");
+    CHECK(::link(one.c_str(), its_other_name.c_str()) == 0);
     const Args model = {"-m", model_path()};
     const auto with_model = [&](Args more) {
         more.insert(more.begin(), model.begin(), model.end());
@@ -308,6 +314,12 @@ void failures_have_their_codes() {
         {"planned prompt too long", with_model({"-p", prompt, "-n", "12", "-c", "60", "--plan-memory"}), 2, "do not fit"},
         {"csv nowhere", with_model({"-p", "x", "-n", "1", "--csv", dir().file("no/dir.csv")}), 5, "cannot open CSV"},
         {"csv is the model", with_model({"-p", "x", "-n", "1", "--csv", model_path()}), 2, "is the model"},
+        {"outputs meet through a link to nowhere",
+         with_model({"-p", "x", "-n", "1", "--csv", dangling, "--telemetry", dir().file("not_there.csv")}), 2,
+         "--csv and --telemetry name the same file"},
+        {"outputs are one file by two names",
+         with_model({"-p", "x", "-n", "1", "--csv", one, "--telemetry", its_other_name}), 2,
+         "--csv and --telemetry name the same file"},
         {"csv is the given text", with_model({"-p", "x", "-n", "1", "--given-text", short_text, "--csv", link}), 2,
          "is the given text"},
         {"statistics are the model", with_model({"-p", "x", "-n", "1", "--moe-stream", "--stats", model_path()}), 2,
