@@ -35,6 +35,7 @@ from harness.cachedir import (
     sha256_file,
     write_json,
 )
+from harness.engine_env import engine_environment
 from harness.errors import DeviceError, UsageError
 
 ENGINE = "moe-engine"
@@ -163,6 +164,7 @@ def version_line(program: Path) -> str | None:
             timeout=30,
             check=False,
             stdin=subprocess.DEVNULL,
+            env=engine_environment(),
         )
     except subprocess.TimeoutExpired:
         return None

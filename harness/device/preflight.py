@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from harness.engine_env import engine_environment
 from harness.engines import native
 from harness.engines.native_argv import plan_memory_argv
 from harness.errors import DeviceError, UsageError
@@ -81,6 +82,7 @@ def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any] | None:
                 timeout=TIME_LIMIT_S,
                 check=False,
                 stdin=subprocess.DEVNULL,
+                env=engine_environment(),
             )
         except subprocess.TimeoutExpired:
             raise UsageError(

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.engine_env import engine_environment
 from harness.errors import DeviceError, UsageError
 
 # exit codes of the engine that are about what it was asked, not about how it went
@@ -28,6 +29,7 @@ def dump_layer(engine: Path, model: Path, layer: int, prefix: str, flags: Sequen
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             check=False,
+            env=engine_environment(),
         )
     except OSError as e:
         raise UsageError(f"{engine}: cannot be run on this machine ({e.strerror})") from e

@@ -28,6 +28,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.engine_env import engine_environment
+
 PROMPT = "In the beginning God created the heaven and the earth. And the earth was without form"
 MIB = 1 << 20
 
@@ -87,7 +89,13 @@ def run(engine: Path, model: Path, flags: list[str], tokens: int, group: Path | 
         if group is not None:
             enter = f'echo $$ > {group}/cgroup.procs && exec "$@"'
             command = ["sh", "-c", enter, "sh", *command]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=engine_environment(),
+        )
         events = [json.loads(line) for line in telemetry.read_text().splitlines()]
     summary = events[-1]
     rows = [event for event in events if event["type"] == "token"]

@@ -29,7 +29,7 @@ FLOORS: list[set[str]] = [
     {"models", "build", "replay"},
     {"cachedir"},
     {"records", "schema"},
-    {"engine_flags", "findings"},
+    {"engine_flags", "engine_env", "findings"},
     {"typed", "jsonable"},
     {"errors"},
     {"__init__"},
