@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import UsageError
+from harness.typed import say
 from harness.verify import libm, limits, routing
 from harness.verify.dump import Dump
 from harness.verify.experts import weighted_sum
@@ -47,7 +48,7 @@ def verify_layer(model: Path, layer: int, dump: Dump, *, same_machine: bool) -> 
     types = tensors.expert_types()
     n = dump.n_expert
     rows = len(dump.positions)
-    return Report(str(model), arch, layer, types, n, dump.top_k, rows, checks)
+    return Report(str(model), dump.model, arch, layer, types, n, dump.top_k, rows, checks)
 
 
 def _belongs(dump: Dump, arch: str, layer: int, router: Router) -> None:
@@ -55,8 +56,8 @@ def _belongs(dump: Dump, arch: str, layer: int, router: Router) -> None:
     theirs = (dump.arch, dump.layer, dump.n_expert, dump.router_input.shape[1])
     if ours != theirs:
         raise UsageError(
-            "the dump is of another model: architecture, layer, experts and width are "
-            f"{', '.join(map(str, theirs))}, not {', '.join(map(str, ours))}"
+            f"the dump is of another model, {say(dump.model)}: architecture, layer, experts and width are "
+            f"{', '.join(map(say, theirs))}, not {', '.join(map(say, ours))}"
         )
     if dump.routing_edited:
         raise UsageError(

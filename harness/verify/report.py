@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 Number = int | float
@@ -28,6 +29,7 @@ class Report:
     """All checks of one layer."""
 
     model: str
+    dumped_from: str  # the model as the engine was given it
     arch: str
     layer: int
     expert_types: list[str]
@@ -50,6 +52,12 @@ class Report:
                     check["measured"][key] = None
         return data
 
+    def _other_name(self) -> str:
+        """Weights decide whether a dump is of this model; a file may have been renamed."""
+        if PurePath(self.dumped_from).name == PurePath(self.model).name:
+            return ""
+        return f", dumped from {self.dumped_from!r}"
+
     def text(self) -> str:
         """A line for the layer and one for each check."""
         width = max(len(check.name) for check in self.checks)
@@ -57,7 +65,7 @@ class Report:
             [
                 f"{self.model}, layer {self.layer}: {self.arch}, experts in "
                 f"{' and '.join(self.expert_types)}, top {self.top_k} of {self.n_expert}, "
-                f"{self.rows} rows",
+                f"{self.rows} row{'' if self.rows == 1 else 's'}{self._other_name()}",
                 *(
                     f"{'ok  ' if check.ok else 'FAIL'}  {check.name.ljust(width)}  {check.found}"
                     for check in self.checks

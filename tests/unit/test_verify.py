@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.models.architectures import ARCHITECTURES
@@ -15,6 +18,7 @@ from harness.verify import libm, limits, routing
 from harness.verify.cli import main
 from harness.verify.dump import F32_NAMES, read_dump
 from harness.verify.numbers import same_bits, ulps
+from harness.verify.report import Check, Report
 from harness.verify.rounding import ROUNDING, rounded
 from harness.verify.routing import Router
 from harness.verify.rules import ARCHITECTURES as RULES
@@ -224,7 +228,12 @@ def spoil(folder: Path, name: str, content: bytes | None) -> None:
         ("meta", b"{", "not JSON"),
         ("meta", b"{}", "not the meta file of a version 1 dump"),
         ("meta", b'{"type": "moe_dump", "version": 2}', "version 1"),
-        ("meta", b'{"type": "moe_dump", "version": 1}', "not the meta file of a dump"),
+        (
+            "meta",
+            b'{"type": "moe_dump", "version": 1}',
+            "not the meta file of a dump .meta.model: miss",
+        ),
+        ("meta", b"\xff\xfe{}", "not JSON .'utf-8'"),
         ("output", None, "cannot be read"),
         ("output", bytes(31), "31 bytes, not 2 rows of 4 numbers"),
         ("output", bytes(36), "36 bytes, not 2 rows"),
@@ -240,6 +249,110 @@ def test_a_dump_that_is_not_whole_is_refused(
     spoil(tmp_path, name, content)
     with pytest.raises(UsageError, match=words):
         read_dump(prefix, 1)
+
+
+WRONG_META = [
+    ("model", 5, "meta.model: expected str, found 5"),
+    ("model", "", "meta.model is empty"),
+    ("arch", None, "meta.arch: expected str"),
+    ("layer", 1.0, "meta.layer: expected int"),
+    ("n_expert", True, "meta.n_expert: expected int"),
+    ("top_k", -1, "meta.top_k is out of range"),
+    ("routing_edited", None, "meta.routing_edited: expected bool, found None"),
+    ("routing_edited", [], "meta.routing_edited: expected bool"),
+    ("routing_edited", 0, "meta.routing_edited: expected bool, found 0"),
+    ("columns", None, "meta.columns: expected an object"),
+    ("columns", "f32", "meta.columns: expected an object"),
+    ("columns", 7, "meta.columns: expected an object"),
+    ("columns", [], "meta.columns: expected an object"),
+    ("columns", {}, "meta.columns.input: missing"),
+    ("calls", {}, "meta.calls: expected a list"),
+    ("calls", [{"first_position": 0}], "meta.calls.0..rows: missing"),
+    ("calls", [{"first_position": 0, "rows": -2}], "a number in meta.calls is out of range"),
+    ("calls", [{"first_position": 0, "rows": 10**12}], "a number in meta.calls is out of range"),
+    ("calls", [{"first_position": 0, "rows": 2**31 - 1}] * 9, "rows of 4 numbers"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), WRONG_META)
+def test_a_meta_file_with_a_wrong_value_is_refused(
+    key: str, value: Any, words: str, tmp_path: Path
+) -> None:
+    prefix = write_dump(tmp_path, **{key: value})
+    with pytest.raises(UsageError, match=words):
+        read_dump(prefix, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "form", "words"),
+    [
+        ("ids", {"type": "f32", "width": 2}, "meta.columns.ids.type: f32, not i32"),
+        ("probs", {"type": "f64", "width": 3}, "meta.columns.probs.type: 'f64' is none of"),
+        ("probs", {"type": "f32", "width": 0}, "meta.columns.probs.width is out of range"),
+        ("probs", {"type": "f32", "width": "3"}, "meta.columns.probs.width: expected int"),
+        ("probs", None, "meta.columns.probs: expected an object"),
+    ],
+)
+def test_a_column_of_a_wrong_form_is_refused(
+    column: str, form: Any, words: str, tmp_path: Path
+) -> None:
+    prefix = write_dump(tmp_path)
+    meta = json.loads((tmp_path / "d.meta.1").read_text())
+    meta["columns"][column] = form
+    (tmp_path / "d.meta.1").write_text(json.dumps(meta))
+    with pytest.raises(UsageError, match=words):
+        read_dump(prefix, 1)
+
+
+def test_columns_that_have_one_width_differ_in_it(tmp_path: Path) -> None:
+    prefix = write_dump(tmp_path)
+    meta = json.loads((tmp_path / "d.meta.1").read_text())
+    meta["columns"]["output"]["width"] = 8
+    (tmp_path / "d.meta.1").write_text(json.dumps(meta))
+    spoil(tmp_path, "output", bytes(64))
+    with pytest.raises(UsageError, match="input, router_input and output differ in width"):
+        read_dump(prefix, 1)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+META_KEYS = ("model", "arch", "layer", "n_expert", "top_k", "routing_edited", "columns", "calls")
+
+
+def read_or_refuse(folder: Path) -> None:
+    try:
+        read_dump(str(folder / "d"), 1)
+    except UsageError as error:
+        assert len(str(error).splitlines()) == 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.binary(max_size=60))
+@example(b"\xff\xfe\x00")
+@example(b"[" * 100_000)
+def test_any_bytes_as_meta_are_one_line(tmp_path: Path, content: bytes) -> None:
+    write_dump(tmp_path)
+    spoil(tmp_path, "meta", content)
+    read_or_refuse(tmp_path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.sampled_from(META_KEYS), JSON, min_size=1, max_size=2))
+def test_any_values_in_meta_are_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+    write_dump(tmp_path, **changes)
+    read_or_refuse(tmp_path)
+
+
+def test_a_dump_of_a_file_of_another_name_says_so() -> None:
+    report = Report(
+        "a.gguf", "/there/b.gguf", "qwen3moe", 1, ["F32"], 3, 2, 1, [Check("x", True, "y")]
+    )
+    assert "1 row, dumped from '/there/b.gguf'" in report.text()
+    renamed = dataclasses.replace(report, dumped_from="/there/a.gguf")
+    assert renamed.text().splitlines()[0].endswith("1 row")
 
 
 def test_a_dump_without_rows_is_refused(tmp_path: Path) -> None:
