@@ -18,8 +18,9 @@ class LevelRow:
     """One cell at one level of a ladder of memory limits; peaks are of 20 ms samples.
 
     PASS: it ran to its end and no sample was above the limit. KILLED: something ended it. FAIL: all
-    else, with the `reason`: refused, above its limit, not sampled, failed. `slots`: by size class,
-    the smallest size first.
+    else, with the `reason`: refused, above its limit, not sampled, failed. `detail`: the engine's
+    own words, or the launcher's, where it did not end well. `slots`: by size class, the smallest
+    size first.
     """
 
     cell: str
@@ -27,6 +28,7 @@ class LevelRow:
     limit_bytes: int | None
     result: LevelResult
     reason: str | None = None
+    detail: str | None = None
     arena_bytes: int | None = None
     slots: tuple[int, ...] = ()
     coverage: float | None = None
@@ -63,13 +65,15 @@ class TopKRow:
     `perplexity` is that of the cell which measured it with the same top-k; no cap changes it.
     `parts_at`: the first token, from 0, at which greedy output differs from that of the model's own
     top-k, None where all `greedy_tokens` agree; of the model's own, and where nothing was compared,
-    both are None.
+    both are None. `coverage`: the share of the experts that the cache holds at once; at one cap it
+    is not the same for all, as fewer experts need smaller buffers and leave more to the arena.
     """
 
     cell: str
     status: str
     top_k: int | None
     cap_bytes: int | None
+    coverage: float | None = None
     tok_s: float | None = None
     bytes_per_token: float | None = None
     hit_rate: float | None = None

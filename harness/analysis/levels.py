@@ -32,6 +32,7 @@ def _row(record: CellRecord, level: MemoryLevel) -> LevelRow:
         limit_bytes=record.data_limit_bytes,
         result=result,
         reason=reason,
+        detail=None if record.status == "ok" else record.status_detail,
         arena_bytes=None if arena is None else arena.bytes,
         slots=() if arena is None else _slots(arena),
         coverage=None if arena is None else arena.coverage,
@@ -96,13 +97,25 @@ def levels_in_words(rows: Sequence[LevelRow]) -> list[str]:
     return lines
 
 
+def details_in_words(rows: Sequence[LevelRow]) -> list[str]:
+    """A line for each level that did not end well, in the words of whoever ended it."""
+    return [
+        f"{row.cell}@{row.level}: {_result_in_words(row)}: {row.detail}"
+        for row in rows
+        if row.detail is not None
+    ]
+
+
 # --- tables --------------------------------------------------------------------------------------
 
 _LEVEL = (Column("cell", "cell"), Column("level", "level"), Column("limit_mib", "limit MiB", "g"))
 
 
 def levels_table(rows: Sequence[LevelRow]) -> Data:
-    """One row a level: what it was, how it ended, what the pager did there."""
+    """One row a level: what it was, how it ended, what the pager did there.
+
+    `detail` is for stores, which keep it whole; in a terminal it would not fit into a column.
+    """
     columns = (
         *_LEVEL,
         Column("result", "result"),
@@ -116,6 +129,7 @@ def levels_table(rows: Sequence[LevelRow]) -> Data:
         Column("mib_per_token", "MiB/token", ".2f"),
         Column("hit_rate", "hit rate", ".1%"),
         Column("evictions", "evictions", "d"),
+        Column("detail", "detail"),
     )
     return Data(
         columns,
@@ -133,6 +147,7 @@ def levels_table(rows: Sequence[LevelRow]) -> Data:
                 mib(r.bytes_per_token),
                 r.hit_rate,
                 r.evictions,
+                r.detail,
             )
             for r in rows
         ),

@@ -109,6 +109,7 @@ def _row(
         status=record.status,
         top_k=top_k,
         cap_bytes=cap_bytes(record),
+        coverage=None if record.arena is None else record.arena.coverage,
         tok_s=m.tok_s,
         bytes_per_token=m.bytes_per_token,
         hit_rate=m.hit_rate,
@@ -126,6 +127,7 @@ def topk_table(rows: Sequence[TopKRow]) -> Data:
     columns = (
         CAP,
         Column("top_k", "top-k", "d"),
+        Column("coverage", "coverage", ".1%"),
         Column("tok_s", "tok/s", ".2f"),
         Column("mib_per_token", "MiB/token", ".2f"),
         Column("hit_rate", "hit rate", ".1%"),
@@ -142,6 +144,7 @@ def topk_table(rows: Sequence[TopKRow]) -> Data:
             (
                 cap_mib(r.cap_bytes),
                 r.top_k,
+                r.coverage,
                 r.tok_s,
                 None if r.bytes_per_token is None else r.bytes_per_token / MIB,
                 r.hit_rate,

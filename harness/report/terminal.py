@@ -21,7 +21,7 @@ from rich.text import Text
 from harness.analysis import tables
 from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
-from harness.analysis.levels import levels_in_words
+from harness.analysis.levels import details_in_words, levels_in_words
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Plan, Prediction
 from harness.report.tables import (
@@ -242,7 +242,11 @@ class Terminal:
         for name, data in finding_tables(verdict).items():
             self.say("")
             self.say(FINDING_WORDS[name])
-            self._print_table(table_of(data))
+            # too long for a column: in lines below
+            self._print_table(table_of(data, without=("detail",) if name == "levels" else ()))
+            if name == "levels":
+                for line in details_in_words(verdict.levels):
+                    self.say(line)
         for line in levels_in_words(verdict.levels):
             self.say(line)
         if verdict.identity:

@@ -56,8 +56,8 @@ def _belongs(dump: Dump, arch: str, layer: int, router: Router) -> None:
     theirs = (dump.arch, dump.layer, dump.n_expert, dump.router_input.shape[1])
     if ours != theirs:
         raise UsageError(
-            f"the dump is of another model, {say(dump.model)}: architecture, layer, experts and width are "
-            f"{', '.join(map(say, theirs))}, not {', '.join(map(say, ours))}"
+            f"the dump is of another model, {say(dump.model)}: architecture, layer, experts and "
+            f"width are {', '.join(map(say, theirs))}, not {', '.join(map(say, ours))}"
         )
     if dump.routing_edited:
         raise UsageError(

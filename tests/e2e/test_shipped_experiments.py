@@ -184,6 +184,8 @@ def test_a_ladder_of_memory_levels_passes_refuses_and_repeats_its_output(tmp_pat
     files = [r["rss_peak_bytes"] - r["anon_peak_bytes"] for r in rows[1:]]
     assert max(files) - min(files) < 2 * MIB, "nor are mapped files: the program, and no weights"
     assert "FAIL (refused)" in text
+    assert rows[0]["detail"] == refused["status_detail"]
+    assert rows[0]["detail"] in text
     assert "3 of 4 levels passed" in text
     assert "greedy output at the passed levels: identical" in text
     left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in words_of(p)]
@@ -192,6 +194,8 @@ def test_a_ladder_of_memory_levels_passes_refuses_and_repeats_its_output(tmp_pat
     table = logged_table(found.parent, "memory_levels", "levels.json")
     shown = [row[table["columns"].index("result")] for row in table["data"]]
     assert shown == ["FAIL (refused)", "PASS", "PASS", "PASS"]
+    why = [row[table["columns"].index("detail")] for row in table["data"]]
+    assert why == [rows[0]["detail"], None, None, None]
 
 
 def words_of(cmdline: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from record_parts import MIB, paging, plain
 
 from harness.analysis.found import finding_tables, with_findings
 from harness.analysis.levels import (
+    details_in_words,
     greedy_likeness,
     level_rows,
     levels_in_words,
@@ -29,6 +31,7 @@ from harness.records import (
     Metrics,
     SlotClass,
 )
+from harness.report.terminal import Terminal
 
 
 def at(limit_mib: int, cell: str = "lru", **changes: Any) -> CellRecord:
@@ -88,6 +91,7 @@ def test_a_level_is_a_row_with_what_it_was_and_how_it_ended() -> None:
         "mib_per_token": 2,
         "hit_rate": 0.5,
         "evictions": 7,
+        "detail": None,
     }
 
 
@@ -115,8 +119,37 @@ def test_what_a_refused_level_did_not_measure_is_not_zero() -> None:
     (row,) = table_of(refused(20))
     assert {key for key, value in row.items() if value is None} == {
         *("arena_mib", "slots", "coverage", "rss_mib", "within_limit"),
-        *("tok_s", "mib_per_token", "hit_rate", "evictions"),
+        *("tok_s", "mib_per_token", "hit_rate", "evictions", "detail"),
     }
+
+
+WHY = "--reserve-mb 3: below the 71 MiB that are measured"
+
+
+def test_a_level_that_did_not_end_well_says_why() -> None:
+    records = [
+        dataclasses.replace(refused(20), status_detail=WHY),
+        at(200),
+        at(300, status="killed", status_detail="out of memory"),
+    ]
+    rows = level_rows(records)
+    assert [row.detail for row in rows] == [WHY, None, "out of memory"]
+    assert [row["detail"] for row in table_of(*records)] == [WHY, None, "out of memory"]
+    assert details_in_words(rows) == [
+        f"lru@20MiB: FAIL (refused): {WHY}",
+        "lru@300MiB: KILLED: out of memory",
+    ]
+    stored = to_json(with_findings(survey_verdict("c", "a ladder"), records, {}))
+    assert [row["detail"] for row in stored["levels"]] == [WHY, None, "out of memory"]
+
+
+def test_the_terminal_says_why_under_the_table_and_not_in_it() -> None:
+    out = io.StringIO()
+    records = [dataclasses.replace(refused(20), status_detail=WHY), at(200)]
+    Terminal(out).verdict(with_findings(survey_verdict("c", "a ladder"), records, {}))
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if WHY in line] == [f"lru@20MiB: FAIL (refused): {WHY}"]
+    assert not any(line.split()[-1] == "detail" for line in lines if line)
 
 
 def test_rows_are_cell_by_cell_and_from_the_smallest_limit_up() -> None:

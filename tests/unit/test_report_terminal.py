@@ -112,7 +112,7 @@ def test_findings_are_tables_before_the_verdict() -> None:
         Drift("unknown", None),
         (),
         topk=(
-            TopKRow("top_4", "ok", 4, 96 * mib, tok_s=20.0, perplexity=30.8427),
+            TopKRow("top_4", "ok", 4, 96 * mib, 0.215, tok_s=20.0, perplexity=30.8427),
             TopKRow("top_2", "ok", 2, 96 * mib, tok_s=40.0, greedy_tokens=64, parts_at=9),
         ),
         eviction=(EvictionRow("ls", "ok", "ls", 96 * mib, read_vs_lru=1.25, current_left=7),),
@@ -120,8 +120,8 @@ def test_findings_are_tables_before_the_verdict() -> None:
     )
     text = shown(("verdict", verdict))
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "96 4 20.00 - - - - 30.8427 - - ok" in lines
-    assert "96 2 40.00 - - - - - - at token 9 of 64 ok" in lines
+    assert "96 4 21.5% 20.00 - - - - 30.8427 - - ok" in lines
+    assert "96 2 - 40.00 - - - - - - at token 9 of 64 ok" in lines
     assert "96 ls ls - - 1.250 - - - 7 - - ok" in lines
     assert "96 ls ls not shown - - - - ls left no output" in lines
     assert "greedy output: 0 of 1 cells identical to plain, 1 not shown" in lines

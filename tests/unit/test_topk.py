@@ -10,7 +10,7 @@ from harness.analysis.outputs import Output
 from harness.analysis.topk import topk_rows, topk_table
 from harness.findings import TopKRow
 from harness.jsonable import from_json, to_json
-from harness.records import CampaignVerdict, CellRecord, Counters, Drift, Metrics, Perplexity
+from harness.records import Arena, CampaignVerdict, CellRecord, Counters, Drift, Metrics, Perplexity
 
 TEXT = ("--given-text", "t")
 
@@ -20,7 +20,7 @@ def flags(top_k: int) -> tuple[str, ...]:
 
 
 def speed(top_k: int, cap: int, index: int) -> CellRecord:
-    return paging(
+    record = paging(
         f"top{top_k}",
         cap,
         *TEXT,
@@ -30,6 +30,8 @@ def speed(top_k: int, cap: int, index: int) -> CellRecord:
         metrics=Metrics(tok_s=10.0 * index, bytes_per_token=3 * MIB, hit_rate=0.25),
         counters=Counters(evictions=5, requests=100 * top_k),
     )
+    # what fewer experts need less of is left to the arena
+    return dataclasses.replace(record, arena=Arena(coverage=0.25 - top_k / 100))
 
 
 def scored(top_k: int, value: float, index: int) -> CellRecord:
@@ -72,6 +74,14 @@ def test_rows_go_by_cap_and_from_the_largest_top_k() -> None:
     ]
     assert [r.tok_s for r in rows] == [60.0, 70.0, 50.0, 40.0]
     assert [r.requests for r in rows] == [400, 200, 400, 200]
+
+
+def test_the_share_of_the_experts_that_is_resident_stands_beside_the_cap() -> None:
+    rows = rows_of(*CELLS)
+    assert [r.coverage for r in rows] == [0.21, 0.23] * 2
+    column = [c.key for c in topk_table(rows).columns].index("coverage")
+    assert [row[column] for row in topk_table(rows).rows] == [0.21, 0.23] * 2
+    assert rows_of(*(dataclasses.replace(c, arena=None) for c in CELLS))[0].coverage is None
 
 
 def test_perplexity_is_joined_at_every_cap() -> None:
