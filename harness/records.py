@@ -265,8 +265,11 @@ class Metrics:
     sampler_cpu_share: float | None = None
 
     @property
-    def perplexity(self) -> float | None:
-        """Of the given text; None also where it is beyond all numbers."""
+    def given_perplexity(self) -> float | None:
+        """exp(nll) of a given text; None also where it is beyond all numbers.
+
+        Not that of a scored text (`Perplexity`), of whose chunks only the second halves count.
+        """
         try:
             return None if self.nll is None else math.exp(self.nll)
         except OverflowError:

@@ -34,7 +34,7 @@ from harness.tracking_text import TAG_CHARS, cut, flatten, name_for_store, witho
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 # Part of every cell's digest: raise it when the same files are to be logged differently.
-LAYOUT = "1"
+LAYOUT = "2"
 
 # Running series: name of the summary -> numerator, denominator (None: tokens so far), factor.
 _RUNNING: dict[str, tuple[str | None, str | None, float]] = {
@@ -371,10 +371,10 @@ def _series(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[float | None]]]
 
 def _summaries(record: CellRecord) -> Iterator[tuple[str, float]]:
     numbers: dict[str, Any] = dict(to_json(record.metrics))
-    numbers["perplexity"] = record.metrics.perplexity
+    numbers["given_perplexity"] = record.metrics.given_perplexity
     if record.perplexity is not None:
         numbers["perplexity"] = record.perplexity.value
-        numbers["nll"] = record.perplexity.nll
+        numbers["perplexity_nll"] = record.perplexity.nll
         numbers["perplexity_stderr"] = record.perplexity.stderr
         numbers["scored_tokens"] = record.perplexity.tokens
     numbers |= {f"work/{k}": v for k, v in to_json(record.counters).items()}

@@ -169,7 +169,7 @@ def work_in_words(candidate: CellRecord, baseline: CellRecord) -> tuple[str, ...
         (c.spec_bytes_per_token, b.spec_bytes_per_token, 2.0**-20, "MiB/token of it ahead"),
         (c.spec_useful_share, b.spec_useful_share, 100.0, "% of the experts read ahead useful"),
         (c.dropped_share, b.dropped_share, 100.0, "% of routed experts dropped"),
-        (c.perplexity, b.perplexity, 1.0, "perplexity of the text"),
+        (c.given_perplexity, b.given_perplexity, 1.0, "given perplexity"),
     )
     for x, y, factor, words in measures:
         if x is not None and x != y:

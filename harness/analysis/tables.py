@@ -49,19 +49,26 @@ _RESULTS = (
     Column("tok_s", "tok/s", ".2f"),
     Column("hit_rate", "hit rate", ".1%"),
     Column("mib_per_token", "MiB/token", ".2f"),
-    Column("spec_mib_per_token", "spec MiB/token", ".2f"),
+    Column("spec_mib_per_token", "of it spec", ".2f"),
     Column("spec_useful_share", "useful", ".1%"),
     Column("dropped_share", "dropped", ".1%"),
-    Column("perplexity", "ppl", ".2f"),
+    Column("given_perplexity", "given ppl", ".2f"),
+    Column("perplexity", "perplexity", ".4f"),
     Column("anon_peak_mib", "anon MiB", ".1f"),
     Column("status", "status"),
 )
 # of what many cells do without
-_WHERE_MEASURED = ("spec_mib_per_token", "spec_useful_share", "dropped_share", "perplexity")
+_WHERE_MEASURED = (
+    *("spec_mib_per_token", "spec_useful_share", "dropped_share"),
+    *("given_perplexity", "perplexity"),
+)
 
 
 def results(records: Iterable[CellRecord]) -> Data:
-    """One row a cell. Speculation, dropping, perplexity have columns where they were measured."""
+    """One row a cell. Speculation, dropping, perplexity have columns where they were measured.
+
+    Two of the last, as they are two quantities: that of a given text, and that of a scored one.
+    """
     rows = [_result(record) for record in records]
     shown = [
         i
@@ -85,7 +92,8 @@ def _result(record: CellRecord) -> tuple[Value, ...]:
         mib(m.spec_bytes_per_token),
         m.spec_useful_share,
         m.dropped_share,
-        m.perplexity if record.perplexity is None else record.perplexity.value,
+        m.given_perplexity,
+        None if record.perplexity is None else record.perplexity.value,
         mib(m.anon_peak_bytes),
         record.status,
     )

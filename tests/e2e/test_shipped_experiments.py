@@ -83,7 +83,7 @@ def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
         assert record["status"] == "ok"
         assert f"{record['index']} {record['cell']}" in text
     header = next(line for line in text.splitlines() if "tok/s" in line and "status" in line)
-    assert ("spec MiB/token" in header) is (name == "prefetch")
+    assert ("of it spec" in header) is (name == "prefetch")
     assert ("dropped" in header) is (name == "drop_sweep")
     assert "ppl" in header
     assert len({r["output_sha256"] for r in records}) == 1, "all decode the same text"

@@ -109,7 +109,7 @@ def test_a_campaign_from_command_line_to_verdict(finished: Finished) -> None:
     text = done.stdout
     for word in ("tok/s", "hit rate", "MiB/token", "anon MiB", "ppl", "drift:", "sentinel"):
         assert word in text
-    for word in ("spec MiB/token", "useful", "75.0%", "dropped", "12.5%"):
+    for word in ("of it spec", "useful", "75.0%", "dropped", "12.5%"):
         assert word in text
     assert "retention against baseline" in text
     assert str(campaign) in text

@@ -386,10 +386,10 @@ def test_what_a_given_text_cost_is_a_metric_and_which_it_was_a_parameter(runs: P
     run = stored(directory).cells["01-cache_half"]
     metrics = run.data.metrics
     assert (metrics["nll"], metrics["agreement"]) == (3.45, 0.25)
-    assert metrics["perplexity"] == pytest.approx(math.exp(3.45))
+    assert metrics["given_perplexity"] == pytest.approx(math.exp(3.45))
     assert run.data.params["text_sha256"] == "e" * 64
     greedy = stored(directory).cells["00-baseline"].data
-    assert not {"nll", "agreement", "perplexity"} & greedy.metrics.keys()
+    assert not {"nll", "agreement", "given_perplexity", "perplexity"} & greedy.metrics.keys()
 
 
 def test_what_the_cgroup_counted_is_a_metric_and_its_limit_a_parameter(runs: Path) -> None:

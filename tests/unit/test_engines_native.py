@@ -232,7 +232,7 @@ def test_what_was_not_armed_is_none_and_never_zero(tmp_path: Path) -> None:
     assert {c.spec_read_bytes, c.spec_experts, c.spec_useful, c.retained} == {None}
     assert {c.routed, c.dropped} == {None}
     assert {m.spec_bytes_per_token, m.spec_useful_share, m.dropped_share} == {None}
-    assert {m.nll, m.agreement, m.perplexity} == {None}
+    assert {m.nll, m.agreement, m.given_perplexity} == {None}
     assert {outcome.prediction, outcome.predictor_disarmed, outcome.forced_routes} == {None}
 
 
@@ -293,7 +293,7 @@ def test_a_given_text_is_scored(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, replace(make_arm(n_predict=8), text=TEXT))
     assert outcome.problems == ()
     assert (outcome.metrics.nll, outcome.metrics.agreement) == (3.5, 0.25)
-    assert outcome.metrics.perplexity == pytest.approx(math.exp(3.5))
+    assert outcome.metrics.given_perplexity == pytest.approx(math.exp(3.5))
 
 
 def test_a_text_that_was_not_scored_or_not_given_makes_the_cell_fail(tmp_path: Path) -> None:
@@ -308,8 +308,8 @@ def test_a_text_that_was_not_scored_or_not_given_makes_the_cell_fail(tmp_path: P
 
 
 def test_a_likelihood_beyond_all_numbers_has_no_perplexity() -> None:
-    assert Metrics(nll=0.0).perplexity == 1.0
-    assert Metrics(nll=1e6).perplexity is None
+    assert Metrics(nll=0.0).given_perplexity == 1.0
+    assert Metrics(nll=1e6).given_perplexity is None
 
 
 def test_scores_that_were_asked_for_and_are_not_there_make_the_cell_fail(tmp_path: Path) -> None:

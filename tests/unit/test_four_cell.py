@@ -373,7 +373,7 @@ def test_what_dropping_did_to_a_given_text_is_told() -> None:
     c1 = verdict_of(verdict, "C1")
     assert c1.outcome == "provisional_loss"
     assert "10.00 % of routed experts dropped (baseline 12.50), " in in_words(c1)
-    assert "30.00 perplexity of the text (baseline 31.50)" in in_words(c1)
+    assert "30.00 given perplexity (baseline 31.50)" in in_words(c1)
     assert "another text" not in in_words(c1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from harness.engines.native_argv import engine_argv, plan_memory_argv
 from harness.errors import UsageError
 from harness.events import CellFinished
 from harness.plan import make_plan
-from harness.records import Arm, GivenText, Perplexity, PlannedCell
+from harness.records import Arm, GivenText, Metrics, Perplexity, PlannedCell
 from harness.report.tables import settings_of
 from harness.report.terminal import Terminal
 from harness.tracking_data import cell_points
@@ -164,6 +165,21 @@ def test_the_result_of_a_scoring_cell_is_its_perplexity() -> None:
     assert points["perplexity"] == 30.84
     assert points["perplexity_stderr"] == 0.31
     assert points["scored_tokens"] == 72_136
+    assert points["perplexity_nll"] == 3.43
+    assert not {"given_perplexity", "nll"} & (points.keys() | named.keys())
+
+
+def test_what_a_given_text_cost_is_not_called_perplexity() -> None:
+    record = replace(plain("--given-text", "t"), metrics=Metrics(nll=3.0))
+    both = tables.results([record, replace(plain("--ppl-file", "t"), perplexity=SCORED)])
+    titles = {c.key: c.title for c in both.columns}
+    assert titles["given_perplexity"] == "given ppl"
+    first, second = (dict(zip(titles, row, strict=True)) for row in both.rows)
+    assert (first["given_perplexity"], first["perplexity"]) == (math.exp(3.0), None)
+    assert (second["given_perplexity"], second["perplexity"]) == (None, 30.84)
+    points = {p.key: p.value for p in cell_points(record, [], 0)}
+    assert points["given_perplexity"] == math.exp(3.0)
+    assert "perplexity" not in points
 
 
 def test_a_finished_scoring_cell_is_told_in_one_line() -> None:

@@ -189,11 +189,11 @@ def test_speculation_and_dropping_have_columns_where_they_were_measured() -> Non
     armed = Metrics(spec_bytes_per_token=2**19, spec_useful_share=0.75, dropped_share=0.0)
     records = [RECORD, replace(RECORD, metrics=replace(RECORD.metrics, **set_only(armed)))]
     header, *rows = shown(("results", records)).strip().splitlines()
-    assert header.split()[-7:] == ["spec", "MiB/token", "useful", "dropped", "anon", *END]
+    assert header.split()[-7:] == ["it", "spec", "useful", "dropped", "anon", *END]
     assert rows[0].split()[4:] == ["3.00", "-", "-", "-", "64.0", "ok"]
     assert rows[1].split()[4:] == ["3.00", "0.50", "75.0%", "0.0%", "64.0", "ok"]
     header = shown(("results", [RECORD])).strip().splitlines()[0]
-    for word in ("spec", "useful", "dropped", "ppl"):
+    for word in ("spec", "useful", "dropped", "ppl", "perplexity"):
         assert word not in header
 
 
@@ -203,7 +203,7 @@ END = ("MiB", "status")
 def test_the_perplexity_of_a_given_text_has_a_column_where_it_was_measured() -> None:
     scored = replace(RECORD, metrics=replace(RECORD.metrics, nll=3.45))
     header, *rows = shown(("results", [scored, RECORD])).strip().splitlines()
-    assert header.split()[-4:] == ["ppl", "anon", "MiB", "status"]
+    assert header.split()[-5:] == ["given", "ppl", "anon", "MiB", "status"]
     assert [row.split()[-3] for row in rows] == ["31.50", "-"]
 
 
