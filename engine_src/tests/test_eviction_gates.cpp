@@ -16,10 +16,20 @@ tiny::Model two_sizes() {
     return m;
 }
 
+// With their plain runs, for all policies: those take longest where code is sanitized.
+const Bench & one_size_bench() {
+    static const Bench bench;
+    return bench;
+}
+const Bench & two_sizes_bench() {
+    static const Bench bench(two_sizes());
+    return bench;
+}
+
 void check_groups(const Run & run) { CHECK(run.counters.eviction_groups.total() == run.counters.evictions); }
 
 void every_policy_equals_plain(const std::string & policy) {
-    const Bench bench;
+    const Bench & bench = one_size_bench();
     for (const uint64_t slots : {uint64_t{2}, kSmall, uint64_t{20}}) {
         PagerOptions options = bench.options(slots);
         options.evict = policy;
@@ -37,7 +47,7 @@ void every_policy_equals_plain(const std::string & policy) {
 }
 
 void every_policy_equals_plain_with_read_ahead(const std::string & policy) {
-    const Bench bench;
+    const Bench & bench = one_size_bench();
     // Less than a token's experts, else some policies keep all that the token before has used.
     PagerOptions options = bench.options(6);
     options.evict = policy;
@@ -56,7 +66,7 @@ void every_policy_equals_plain_with_read_ahead(const std::string & policy) {
 }
 
 void every_policy_equals_plain_with_two_sizes(const std::string & policy) {
-    const Bench bench(two_sizes());
+    const Bench & bench = two_sizes_bench();
     PagerOptions options = bench.options(0);
     options.evict = policy;
     const uint64_t whole = Pager::open(options)->info().whole_bytes;
@@ -72,7 +82,7 @@ void every_policy_equals_plain_with_two_sizes(const std::string & policy) {
 
 // Fewer slots than two tokens use: what gives way can always be told from the pass.
 void groups_tell_where_experts_stood() {
-    const Bench bench;
+    const Bench & bench = one_size_bench();
     PagerOptions options = bench.options(kSmall);
     for (const std::string & policy : eviction_policy_names()) {
         options.evict = policy;
@@ -92,7 +102,7 @@ uint64_t number(const JsonFields & line, const std::string & key) {
 std::string text(const JsonFields & line, const std::string & key) { return std::get<std::string>(line.at(key)); }
 
 void statistics_tell_every_pass_and_the_sums() {
-    const Bench bench(two_sizes());
+    const Bench & bench = two_sizes_bench();
     PagerOptions options = bench.options(0);
     options.arena_bytes = Pager::open(options)->info().whole_bytes / 3;
     options.evict = "ls_pos";
