@@ -143,6 +143,12 @@ def conflict(settings: Mapping[str, Any]) -> Conflict | None:
     return next(_conflicts(settings), None)
 
 
+def excluding(settings: Mapping[str, Any], name: str) -> str | None:
+    """The first setting that acts and cannot beside `name`."""
+    partners = [b if a == name else a for a, b in _EXCLUDE_EACH_OTHER if name in (a, b)]
+    return next((other for other in partners if acts(settings, other)), None)
+
+
 def _silent(name: str) -> tuple[Any, ...]:
     return _SILENT.get(name, (None, False))
 

@@ -21,7 +21,7 @@ from harness.records import (
     PlannedCell,
     Role,
 )
-from harness.schema import SENTINEL, CellConfig, Config, candidates_of
+from harness.schema import MAX_LEVEL_MB, SENTINEL, CellConfig, Config, candidates_of
 
 MIB = 2**20
 
@@ -149,6 +149,11 @@ def _ladder(config: Config, model: ModelNumbers | None) -> list[tuple[int | None
         (max(1, round(share * model.file_bytes / MIB)), share) for share in shares
     ]
     for i, (limit_mb, share) in enumerate(rungs):
+        if limit_mb is not None and limit_mb > MAX_LEVEL_MB:
+            raise UsageError(
+                f"memory.levels: {share:g} of this model is {limit_mb} MiB; "
+                f"the engine takes at most {MAX_LEVEL_MB}"
+            )
         for other_mb, other in rungs[:i]:
             if limit_mb == other_mb:
                 raise UsageError(

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.engine_flags import EngineFlags, acts, conflict, off
+from harness.engine_flags import EngineFlags, acts, conflict, excluding, off
 from harness.errors import UsageError
-from harness.typed import MISSING, from_mapping, nearest, ranged, say
+from harness.typed import MISSING, from_mapping, in_range, nearest, ranged, say
 
 # a cell's name, and the experiment's, become directory and MLflow run names
 CELL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -25,6 +25,9 @@ _NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter 
 # planned by the design itself (sentinel_1 and so on within long sessions), so not for users' cells
 SENTINEL = "sentinel"
 MAX_LIMIT_MB = 2**30
+# the most that --ram-budget-mb takes, which levels become
+MAX_LEVEL_MB = 2**24
+_LEVEL_RANGES = {"levels": ranged(above=0, high=100), "levels_mb": ranged(1, MAX_LEVEL_MB)}
 # of a chunk of two tokens none is scored
 MIN_SCORED_CTX = 3
 _SENTINELS = re.compile(rf"{SENTINEL}(_\d+)?")
@@ -258,12 +261,12 @@ def _check_flags(key: str, cell: CellConfig, levels: bool) -> None:
     settings = dict(vars(flags))
     sizes = ("cache_mb", "cache_fraction", "ram_budget_mb")
     if levels and cell.capped and flags.moe_stream:
-        for name in sizes:
-            if settings[name] is not None:
-                raise UsageError(
-                    f"{key}.engine.{name}: {say(settings[name])} where each level is the engine's "
-                    f"ram_budget_mb; set it to null, or {key}.capped to false"
-                )
+        own = "ram_budget_mb" if flags.ram_budget_mb is not None else None
+        if name := own or excluding(settings, "ram_budget_mb"):
+            raise UsageError(
+                f"{key}.engine.{name}: {say(settings[name])} where each level is the engine's "
+                f"ram_budget_mb; set it to {off(name, settings[name])}, or {key}.capped to false"
+            )
         settings["ram_budget_mb"] = 1  # whichever: what can act with it is the same
     if flags.moe_stream and all(settings[name] is None for name in sizes):
         raise UsageError(
@@ -289,7 +292,7 @@ def _check_memory(config: Config) -> None:
         raise UsageError(f"memory.{given[0]}: only design=levels runs cells at several levels")
     for name in given:
         if name != "limit_mb":
-            _check_ladder(f"memory.{name}", getattr(memory, name))
+            _check_ladder(f"memory.{name}", getattr(memory, name), _LEVEL_RANGES[name])
     if memory.cgroup != "off" and not given:
         raise UsageError(
             f"memory.cgroup: {memory.cgroup} has no limit to enforce; set memory.limit_mb, or off"
@@ -301,14 +304,13 @@ def _check_memory(config: Config) -> None:
         raise UsageError("cells: none is capped, so none would run at the levels of `memory`")
 
 
-def _check_ladder(key: str, levels: tuple[float, ...]) -> None:
+def _check_ladder(key: str, levels: tuple[float, ...], limits: Mapping[str, float | None]) -> None:
     if not levels:
         raise UsageError(f"{key}: empty; give at least one level")
     # as they become parts of cells' names
     names = [str(level) if isinstance(level, int) else f"{level:g}" for level in levels]
     for i, (level, name) in enumerate(zip(levels, names, strict=True)):
-        if not 0 < level <= MAX_LIMIT_MB:
-            raise UsageError(f"{key}: {name} is out of range; needs more than 0")
+        in_range(level, limits, key)
         if name in names[:i]:
             raise UsageError(f"{key}: {name} stands there twice")
 

@@ -48,7 +48,7 @@ def _dataclass(cls: type, data: Any, key: str) -> Any:
         if name not in data or data[name] == MISSING:
             raise UsageError(f"{dot}{name}: needs a value; add {dot}{name}=VALUE")
         values[name] = _value(hints[name], data[name], dot + name)
-        _in_range(values[name], f.metadata, dot + name)
+        in_range(values[name], f.metadata, dot + name)
     return cls(**values)
 
 
@@ -108,17 +108,18 @@ def _scalar(hint: Any, data: Any, key: str) -> Any:
 _NEEDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
-def _in_range(value: Any, limits: Mapping[str, float | None], key: str) -> None:
+def in_range(value: Any, limits: Mapping[str, float | None], key: str) -> None:
+    """UsageError with all bounds when a number is not within those of `ranged`."""
     if not limits or value is None or isinstance(value, str):
         return
     low, high, above = limits["low"], limits["high"], limits["above"]
     bounds = []
     if above is not None:
-        bounds.append(f"more than {above:g}")
+        bounds.append(f"more than {above:.12g}")
     if low is not None:
-        bounds.append(f"{low:g} or more")
+        bounds.append(f"{low:.12g} or more")
     if high is not None:
-        bounds.append(f"at most {high:g}")
+        bounds.append(f"at most {high:.12g}")
     bad = (
         not math.isfinite(value)
         or (low is not None and value < low)
@@ -126,7 +127,7 @@ def _in_range(value: Any, limits: Mapping[str, float | None], key: str) -> None:
         or (above is not None and value <= above)
     )
     if bad:
-        raise UsageError(f"{key}: {value:g} is out of range; needs {' and '.join(bounds)}")
+        raise UsageError(f"{key}: {value:.12g} is out of range; needs {' and '.join(bounds)}")
 
 
 def say(value: Any) -> str:

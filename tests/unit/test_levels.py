@@ -86,6 +86,22 @@ def test_before_the_model_is_made_a_share_of_it_has_no_size() -> None:
     assert (arm.data_limit_bytes, arm.engine.ram_budget_mb) == (None, None)
 
 
+def test_a_level_is_within_what_the_engine_takes() -> None:
+    arms = planned("memory.levels=null", f"memory.levels_mb=[{2**24}]").arms
+    assert arms[f"lru@{2**24}MiB"].engine.ram_budget_mb == 2**24
+    large = Numbers(file_bytes=2**44)
+    with pytest.raises(UsageError, match="2 of this model is 33554432 MiB; the engine takes at"):
+        planned("memory.levels=[2]", model=large)
+
+
+def test_what_excludes_a_budget_is_refused_by_its_own_name() -> None:
+    for setting in ("load_all=true", "force_cache=true", "cache_mb=4", "ram_budget_mb=4"):
+        line = fault(f"cells.lru.engine.{setting}")
+        name, _, value = setting.partition("=")
+        assert f"engine.{name}: {value} where each level is the engine's ram_budget_mb" in line
+        assert f"set it to {'false' if value == 'true' else 'null'}, or" in line
+
+
 def test_levels_that_are_the_same_number_of_mib_are_refused() -> None:
     with pytest.raises(
         UsageError, match=r"levels: 0\.0001 and 0\.001 of this model are both 1 MiB"
@@ -121,8 +137,16 @@ def test_one_limit_for_all_cells_may_have_its_cgroup_too() -> None:
         ("memory.limit_mb=9", "memory.levels: excludes memory.limit_mb"),
         ("memory.levels_mb=[9]", "memory.levels_mb: excludes memory.levels"),
         ("memory.levels=[]", "memory.levels: empty"),
-        ("memory.levels=[0.1,0]", "memory.levels: 0 is out of range"),
+        ("memory.levels=[0.1,0]", "memory.levels: 0 is out of range; needs more than 0 and at"),
         ("memory.levels=[0.1,-1]", "memory.levels: -1 is out of range"),
+        ("memory.levels=[0.1,1e9]", "levels: 1000000000 is out of range; needs more than 0 and at"),
+        ("memory.levels=[100.5]", "more than 0 and at most 100"),
+        ("memory.levels=[nan]", "memory.levels: nan is out of range"),
+        (
+            "memory.levels=null memory.levels_mb=[99999999999]",
+            "memory.levels_mb: 99999999999 is out of range; needs 1 or more and at most 16777216",
+        ),
+        ("memory.levels=null memory.levels_mb=[0]", "levels_mb: 0 is out of range; needs 1 or"),
         ("memory.levels=[0.1,0.2,0.1]", "memory.levels: 0.1 stands there twice"),
         ("memory.levels=0.1", "memory.levels: found 0.1; needs a list"),
         ("memory.cgroup=maybe", "needs one of off, wanted, required"),
@@ -136,7 +160,10 @@ def test_one_limit_for_all_cells_may_have_its_cgroup_too() -> None:
         ("design.baseline=lru", "design.baseline: a levels compares nothing"),
         ("cells.lru.engine.cache_mb=8", "cells.lru.engine.cache_mb: 8 where each level"),
         ("cells.lru.engine.ram_budget_mb=8", "cells.lru.engine.ram_budget_mb: 8 where each"),
-        ("cells.lru.engine.load_all=true", "ram_budget_mb=1 and load_all=true exclude"),
+        (
+            "cells.lru.engine.load_all=true",
+            "cells.lru.engine.load_all: true where each level is the engine's ram_budget_mb",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(overrides: str, words: str) -> None:
