@@ -18,6 +18,7 @@ from typing import Any, Literal
 from harness.engine_flags import EngineFlags, acts, conflict, excluding, off
 from harness.errors import UsageError
 from harness.typed import MISSING, from_mapping, in_range, nearest, ranged, say
+from harness.words import counted
 
 # a cell's name, and the experiment's, become directory and MLflow run names
 CELL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -201,8 +202,8 @@ def _check_cells(config: Config) -> None:
             )
         elif cell.n_predict >= cell.n_ctx:
             raise UsageError(
-                f"{key}.n_predict: {cell.n_predict} tokens and a prompt do not fit in n_ctx="
-                f"{cell.n_ctx}; raise cell.n_ctx or lower cell.n_predict"
+                f"{key}.n_predict: {counted(cell.n_predict, 'token')} and a prompt do not fit in "
+                f"n_ctx={cell.n_ctx}; raise cell.n_ctx or lower cell.n_predict"
             )
         if cell.seed != 0:
             raise UsageError(

@@ -31,6 +31,7 @@ from harness.analysis.device_state import (
     states_in_order,
 )
 from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Drift, Outcome
+from harness.words import counted
 
 _MIN_TOKENS_FOR_TYPICAL = 8  # fewer than this after the warm-up, and a median says little
 
@@ -238,8 +239,8 @@ def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pa
     tokens = (candidate.counters.tokens, baseline.counters.tokens)
     if tokens[0] != tokens[1]:
         problems.append(
-            f"{candidate.cell} made {_count(tokens[0])} tokens, "
-            f"{baseline.cell} {_count(tokens[1])}: not the same task"
+            f"{candidate.cell} made {counted(tokens[0], 'token')}, "
+            f"{baseline.cell} {counted(tokens[1], 'token')}: not the same task"
         )
     unasked = unasked_differences(candidate, baseline)
     problems += unasked.one_sided
@@ -383,7 +384,3 @@ def _speed(cell: CellRecord) -> float:
     """tok/s of a cell that passed `_not_usable`."""
     assert cell.metrics.tok_s is not None  # noqa: S101 - callers checked
     return cell.metrics.tok_s
-
-
-def _count(n: int | None) -> str:
-    return "an unknown number of" if n is None else str(n)

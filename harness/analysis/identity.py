@@ -24,6 +24,7 @@ from harness.analysis.outputs import Output, difference_in_words
 from harness.analysis.tables import Column, Data
 from harness.findings import IdentityRow, Likeness
 from harness.records import CellRecord
+from harness.words import counted
 
 # What changes the output by itself: other weights, other kernels, other sums.
 _SAME_FIELDS = {
@@ -115,9 +116,11 @@ def identity_verdict(rows: Sequence[IdentityRow]) -> Likeness:
 def identity_in_words(rows: Sequence[IdentityRow]) -> str:
     """One line; cells that evicted nothing are counted, as they say nothing of eviction."""
     count = Counter(row.likeness for row in rows)
-    words = [f"greedy output: {count['identical']} of {len(rows)} cells identical to plain"]
+    words = [
+        f"greedy output: {count['identical']} of {counted(len(rows), 'cell')} identical to plain"
+    ]
     if count["differs"]:
-        words.append(f"{count['differs']} differ")
+        words.append(f"{count['differs']} differ{'s' if count['differs'] == 1 else ''}")
     if count["not shown"]:
         words.append(f"{count['not shown']} not shown")
     idle = sum(row.likeness == "identical" and row.evictions == 0 for row in rows)

@@ -12,6 +12,7 @@ from harness.analysis.capped import decodes_given_text, scores_a_text
 from harness.analysis.tables import MIB, Column, Data, Value, mib
 from harness.findings import LevelResult, LevelRow, Likeness
 from harness.records import Arena, CellRecord, MemoryLevel
+from harness.words import counted
 
 
 def level_rows(records: Sequence[CellRecord]) -> tuple[LevelRow, ...]:
@@ -83,7 +84,7 @@ def levels_in_words(rows: Sequence[LevelRow]) -> list[str]:
     for cell in dict.fromkeys(row.cell for row in rows):
         ladder = [row for row in rows if row.cell == cell]
         passed = [row for row in ladder if row.result == "PASS"]
-        words = [f"{len(passed)} of {len(ladder)} levels passed"]
+        words = [f"{len(passed)} of {counted(len(ladder), 'level')} passed"]
         for name, values in (
             ("anonymous beside the arena", [row.anon_beside_arena_bytes for row in passed]),
             ("resident beside anonymous", [row.rss_beside_anon_bytes for row in passed]),

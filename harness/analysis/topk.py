@@ -24,6 +24,7 @@ from harness.analysis.outputs import Output, first_difference
 from harness.analysis.tables import MIB, Column, Data
 from harness.findings import TopKRow
 from harness.records import CellRecord, Perplexity
+from harness.words import counted
 
 
 def topk_rows(records: Sequence[CellRecord], outputs: Mapping[int, Output]) -> tuple[TopKRow, ...]:
@@ -164,5 +165,5 @@ def _parts(row: TopKRow) -> str | None:
     if row.greedy_tokens is None:
         return None
     if row.parts_at is None:
-        return f"not in {row.greedy_tokens} tokens"
+        return f"not in {counted(row.greedy_tokens, 'token')}"
     return f"at token {row.parts_at} of {row.greedy_tokens}"

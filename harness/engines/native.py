@@ -28,6 +28,7 @@ from harness.records import (
     PredictorDisarmed,
     RamBudget,
 )
+from harness.words import counted
 
 TELEMETRY = "telemetry.jsonl"
 TOKENS = "tokens.csv"
@@ -234,9 +235,12 @@ def _problems(arm: Arm, telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
         return found
     tokens = _int(summary, "tokens")
     if tokens != len(rows):
-        found.append(f"{TOKENS} has {len(rows)} rows, the engine's summary {tokens} tokens")
+        found.append(
+            f"{TOKENS} has {counted(len(rows), 'row')}, the engine's summary "
+            f"{counted(tokens, 'token')}"
+        )
     if _get(summary, "stopped_by") == "length" and tokens != arm.n_predict:
-        found.append(f"asked for {arm.n_predict} tokens, the engine made {tokens}")
+        found.append(f"asked for {counted(arm.n_predict, 'token')}, the engine made {tokens}")
     if arm.engine.predict_log and _get(summary, "prediction") is None:
         found.append("asked for predict_log, the engine scored no predictor")
     if arm.text is not None and _float(_get(summary, "given"), "nll") is None:

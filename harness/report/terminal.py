@@ -34,6 +34,7 @@ from harness.report.tables import (
     settings_of,
     table_of,
 )
+from harness.words import counted
 
 # wide enough that no table wraps in a log file
 PLAIN_WIDTH = 200
@@ -182,7 +183,7 @@ class Terminal:
         speed = "" if event.tok_s is None else f", {event.tok_s:.1f} tok/s"
         text = f"{_place(event)}: token {event.tokens} of {event.n_predict}{speed}"
         if event.tokens >= event.n_predict:
-            text = f"{_place(event)}: all {event.n_predict} tokens out, last probe"
+            text = f"{_place(event)}: {_all(event.n_predict)} out, last probe"
         now = time.monotonic()
         if self.rewrites:
             self._rewrite(text)
@@ -299,20 +300,23 @@ def _time_expected(plan: Plan, seconds: Mapping[str, float]) -> str:
     if len(unknown) < len(plan.cells):
         known = f"{_duration(round(total))} of waits and cells that ran before"
     return (
-        f"time expected: {known}; {_cells(len(unknown))} unknown, at most {_duration(limits)} "
-        "by their time limits"
+        f"time expected: {known}; {counted(len(unknown), 'cell')} unknown, "
+        f"at most {_duration(limits)} by their time limits"
     )
 
 
-def _cells(count: int) -> str:
-    return f"{count} cell" if count == 1 else f"{count} cells"
+def _all(n_tokens: int) -> str:
+    return "the token" if n_tokens == 1 else f"all {n_tokens} tokens"
 
 
 def _done(record: CellRecord) -> str:
     scored = record.perplexity
     if scored is None:
-        return f"{_number(record.metrics.tok_s, 2)} tok/s, {record.counters.tokens} tokens"
-    return f"perplexity {scored.value:.4f} +- {scored.stderr:.4f} of {scored.tokens} tokens"
+        made = counted(record.counters.tokens, "token")
+        return f"{_number(record.metrics.tok_s, 2)} tok/s, {made}"
+    return (
+        f"perplexity {scored.value:.4f} +- {scored.stderr:.4f} of {counted(scored.tokens, 'token')}"
+    )
 
 
 def _number(value: float | None, digits: int = 0) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from harness.errors import UsageError
 from harness.jsonable import from_json
 from harness.verify.numbers import F32, I32
+from harness.words import counted
 
 F32_NAMES = ("input", "router_input", "logits", "probs", "weights", "output")
 _MOST = 2**31 - 1  # all that the engine counts here is below that
@@ -148,7 +149,10 @@ def _rows(path: Path, form: _Form, n_rows: int) -> Any:
     try:
         n_bytes = path.stat().st_size
         if n_bytes != n_rows * form.width * 4:
-            raise UsageError(f"{path}: {n_bytes} bytes, not {n_rows} rows of {form.width} numbers")
+            raise UsageError(
+                f"{path}: {counted(n_bytes, 'byte')}, not {counted(n_rows, 'row')} of "
+                f"{counted(form.width, 'number')}"
+            )
         values = np.fromfile(path, dtype={"f32": "<f4", "i32": "<i4"}[form.type])
     except OSError as e:
         raise UsageError(f"{path}: cannot be read ({e.strerror})") from e

@@ -71,7 +71,12 @@ def _first(wrong: Bool, dump: Dump) -> str:
     n = int(wrong.sum())
     if n == 0:
         return ""
-    return f"; {n} rows fail, the first at position {dump.positions[int(wrong.argmax())]}"
+    at = dump.positions[int(wrong.argmax())]
+    return (
+        f"; 1 row fails, at position {at}"
+        if n == 1
+        else f"; {n} rows fail, the first at position {at}"
+    )
 
 
 def _router_input(rule: Rule, tensors: LayerTensors, dump: Dump) -> Check:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from harness.words import counted
+
 Number = int | float
 
 
@@ -65,7 +67,7 @@ class Report:
             [
                 f"{self.model}, layer {self.layer}: {self.arch}, experts in "
                 f"{' and '.join(self.expert_types)}, top {self.top_k} of {self.n_expert}, "
-                f"{self.rows} row{'' if self.rows == 1 else 's'}{self._other_name()}",
+                f"{counted(self.rows, 'row')}{self._other_name()}",
                 *(
                     f"{'ok  ' if check.ok else 'FAIL'}  {check.name.ljust(width)}  {check.found}"
                     for check in self.checks

@@ -191,7 +191,7 @@ def test_greedy_output_is_compared_with_plain_and_a_refused_cell_shows_nothing(
     }
     assert found[90, "ls"]["detail"] == "token 7: id 8, in ref id 7"
     assert (found[90, "lru"]["tokens"], found[90, "lru"]["text_bytes"]) == (8, len("fake text"))
-    assert "1 of 4 cells identical to plain, 1 differ, 2 not shown" in done.stdout
+    assert "1 of 4 cells identical to plain, 1 differs, 2 not shown" in done.stdout
     assert [row["policy"] for row in verdict["eviction"]] == ["lru", "ls"] * 2
     assert "stale right" in done.stdout
     assert verdict["topk"] == []
@@ -231,7 +231,7 @@ def test_a_level_at_which_the_engine_was_killed_is_no_result(
     (row,) = json.loads((campaign / "verdict.json").read_text())["levels"]
     assert (row["level"], row["result"], row["cgroup_limit_bytes"]) == ("90MiB", "KILLED", None)
     assert "KILLED" in done.stdout
-    assert "0 of 1 levels passed" in done.stdout
+    assert "0 of 1 level passed" in done.stdout
 
 
 def test_a_survey_shows_its_table_and_judges_no_speed(command: Command, tmp_path: Path) -> None:

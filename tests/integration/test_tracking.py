@@ -345,7 +345,7 @@ def test_what_capped_cells_found_is_a_table_a_tag_and_a_line(runs: Path) -> None
     assert "topk.json" not in store.artifacts(store.parent)
     tags = store.parent.data.tags
     assert tags["verdict.identity"] == "differs"
-    assert "1 of 2 cells identical to plain, 1 differ" in tags["mlflow.note.content"]
+    assert "1 of 2 cells identical to plain, 1 differs" in tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize("key", ["tok_s", "hit_rate", "bytes_per_token"])

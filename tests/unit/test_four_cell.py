@@ -546,7 +546,7 @@ def test_a_campaign_resumed_hours_later_is_not_one_session() -> None:
 def test_another_number_of_tokens_is_another_task() -> None:
     records = session((5, 3, 3, 5))
     records[1] = changed(records[1], counters=Counters(tokens=90, read_bytes=9000))
-    assert "C1 made 90 tokens, baseline 128: not the same task" in (
+    assert "C1 made 90 tokens, baseline 128 tokens: not the same task" in (
         in_words(verdict_of(judge(records), "C1"))
     )
 

@@ -154,10 +154,10 @@ def test_one_difference_decides_and_one_gap_leaves_it_open(found: list[str], ver
 def test_the_line_counts_every_kind_and_cells_that_evicted_nothing() -> None:
     rows = [row_of("identical"), row_of("identical", 0), row_of("differs"), row_of("not shown")]
     assert identity_in_words(rows) == (
-        "greedy output: 2 of 4 cells identical to plain, 1 differ, 1 not shown, "
+        "greedy output: 2 of 4 cells identical to plain, 1 differs, 1 not shown, "
         "1 of the identical evicted nothing"
     )
-    assert identity_in_words(rows[:1]) == "greedy output: 1 of 1 cells identical to plain"
+    assert identity_in_words(rows[:1]) == "greedy output: 1 of 1 cell identical to plain"
 
 
 def test_the_table_and_the_stored_verdict_have_every_row() -> None:

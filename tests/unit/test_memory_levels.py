@@ -178,7 +178,7 @@ def test_the_words_give_the_spread_along_the_levels_that_were_passed() -> None:
         "greedy output at the passed levels: identical"
     ]
     (line,) = levels_in_words(level_rows([refused(20)]))
-    assert line == "lru: 0 of 1 levels passed; greedy output at the passed levels: not shown"
+    assert line == "lru: 0 of 1 level passed; greedy output at the passed levels: not shown"
 
 
 def likeness(*records: CellRecord) -> str:

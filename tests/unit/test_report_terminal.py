@@ -124,7 +124,7 @@ def test_findings_are_tables_before_the_verdict() -> None:
     assert "96 2 - 40.00 - - - - - - at token 9 of 64 ok" in lines
     assert "96 ls ls - - 1.250 - - - 7 - - ok" in lines
     assert "96 ls ls not shown - - - - ls left no output" in lines
-    assert "greedy output: 0 of 1 cells identical to plain, 1 not shown" in lines
+    assert "greedy output: 0 of 1 cell identical to plain, 1 not shown" in lines
     assert text.index("eviction policies") < text.index("drift:")
     assert "top-k" not in shown(("verdict", replace(verdict, topk=())))
 
