@@ -112,9 +112,10 @@ def test_a_file_that_was_cached_before_is_free_of_charge_which_is_shown(
     cell: Run, big_file: Path
 ) -> None:
     touch = (
-        "import mmap, sys; file = open(sys.argv[1], 'rb');"
+        "import mmap, sys, time; file = open(sys.argv[1], 'rb');"
         "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ);"
-        "sum(mapped[i] for i in range(0, len(mapped), mmap.PAGESIZE))"
+        "sum(mapped[i] for i in range(0, len(mapped), mmap.PAGESIZE));"
+        "time.sleep(0.3)"  # to be seen by a sample: from the page cache it takes a few milliseconds
     )
     result = cell(PYTHON, "-c", touch, big_file, **LIMIT)
     assert result["status"] == "ok"
