@@ -340,14 +340,17 @@ class RamBudget:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Of a text, scored in chunks of `n_ctx` tokens; `nll` in nats per scored token."""
+    """Of a text, scored in chunks of `n_ctx` tokens; `nll` in nats per scored token.
+
+    `stderr`: of `value`; None where a single token was scored.
+    """
 
     value: float
     nll: float
     tokens: int
     chunks: int
     n_ctx: int
-    stderr: float
+    stderr: float | None
 
 
 @dataclass(frozen=True)

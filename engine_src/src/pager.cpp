@@ -6,6 +6,7 @@
 #include "dense_mapping.h"
 #include "expert_store.h"
 #include "io_pool.h"
+#include "json.h"
 #include "load_scope.h"
 #include "pager_stats.h"
 #include "paging_device.h"
@@ -400,6 +401,18 @@ private:
 };
 
 }  // namespace
+
+std::string PagerInfo::classes_json() const {
+    std::string list;
+    for (const SlotClass & c : classes) {
+        list += (list.empty() ? "" : ",") + JsonObject()
+                                                .number("slot_bytes", c.slot_bytes)
+                                                .number("slots", c.slots)
+                                                .number("experts", c.experts)
+                                                .str();
+    }
+    return "[" + list + "]";
+}
 
 std::unique_ptr<Pager> Pager::open(const PagerOptions & options) { return std::make_unique<PagerImpl>(options); }
 

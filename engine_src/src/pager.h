@@ -76,6 +76,7 @@ struct PagerInfo {
         uint32_t experts = 0;  // of the model, of this size
     };
     std::vector<SlotClass> classes;  // smallest first
+    std::string classes_json() const;
     double coverage = 0;             // share, 0 to 1, of all experts' bytes that can be resident at once
     uint64_t io_buffer_bytes = 0;      // of reads beside the slots, and of matmuls beside the CPU backend's own
     uint64_t io_buffer_most_bytes = 0; // the same for the number of slots that makes them largest

@@ -49,20 +49,12 @@ std::string json_list(const std::vector<uint64_t> & numbers) {
 PagerStats::PagerStats(const std::string & path) : file_(path, "statistics") {}
 
 void PagerStats::arena(const PagerInfo & info, const PagerOptions & options, uint32_t top_k) {
-    std::string classes;
-    for (const PagerInfo::SlotClass & c : info.classes) {
-        classes += (classes.empty() ? "" : ",") + JsonObject()
-                                                       .number("slot_bytes", c.slot_bytes)
-                                                       .number("slots", uint64_t{c.slots})
-                                                       .number("experts", uint64_t{c.experts})
-                                                       .str();
-    }
     file_.write(JsonObject()
                     .text("type", std::string("arena"))
                     .number("ram_budget_mb", options.ram_budget_mb)
                     .number("reserve_mb", options.reserve_mb)
                     .number("bytes", info.arena_bytes)
-                    .raw("classes", "[" + classes + "]")
+                    .raw("classes", info.classes_json())
                     .number("coverage", info.coverage)
                     .text("policy", options.evict)
                     .number("top_k", top_k)

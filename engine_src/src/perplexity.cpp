@@ -62,7 +62,7 @@ double NllStatistics::perplexity() const { return std::exp(mean_); }
 
 double NllStatistics::perplexity_error() const {
     if (tokens_ < 2) {
-        return 0;
+        return std::numeric_limits<double>::quiet_NaN();
     }
     const auto n = static_cast<double>(tokens_);
     return perplexity() * std::sqrt(squares_ / n / (n - 1));

@@ -27,7 +27,7 @@ public:
     double mean() const { return mean_; }
     double perplexity() const;
 
-    // Standard error of the perplexity: that of the mean, carried through the exponential. 0 below two tokens.
+    // Standard error of the perplexity: that of the mean, carried through the exponential. NaN below two tokens.
     double perplexity_error() const;
 
 private:

@@ -128,19 +128,11 @@ std::string arena_json(const std::optional<PagerInfo> & pager) {
     if (!pager) {
         return "null";
     }
-    std::string classes;
-    for (const PagerInfo::SlotClass & c : pager->classes) {
-        classes += (classes.empty() ? "" : ",") + JsonObject()
-                                                       .number("slot_bytes", c.slot_bytes)
-                                                       .number("slots", uint64_t{c.slots})
-                                                       .number("experts", uint64_t{c.experts})
-                                                       .str();
-    }
     return JsonObject()
         .number("bytes", pager->arena_bytes)
         .number("slots", pager->slots)
         .number("slot_bytes", pager->classes.back().slot_bytes)
-        .raw("classes", "[" + classes + "]")
+        .raw("classes", pager->classes_json())
         .number("coverage", pager->coverage)
         .number("capacity_bytes", pager->capacity_bytes)
         .number("cycle_bytes", pager->cycle.bytes)

@@ -314,9 +314,8 @@ def _done(record: CellRecord) -> str:
     if scored is None:
         made = counted(record.counters.tokens, "token")
         return f"{_number(record.metrics.tok_s, 2)} tok/s, {made}"
-    return (
-        f"perplexity {scored.value:.4f} +- {scored.stderr:.4f} of {counted(scored.tokens, 'token')}"
-    )
+    error = "" if scored.stderr is None else f" +- {scored.stderr:.4f}"
+    return f"perplexity {scored.value:.4f}{error} of {counted(scored.tokens, 'token')}"
 
 
 def _number(value: float | None, digits: int = 0) -> str:
