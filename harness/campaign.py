@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from harness.analysis.outputs import Output
     from harness.build import EngineBuild
     from harness.models import ModelFile
-    from harness.records import CampaignVerdict, CellRecord, GivenText, Plan
+    from harness.records import CellRecord, GivenText, Plan
     from harness.report.terminal import Terminal
+    from harness.verdicts import CampaignVerdict
 
 
 # the journal's first event: which command line asked for the campaign

@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 
 from harness.analysis.outputs import Output
+from harness.analysis.series import Series, series_of
 from harness.device.launcher import LauncherResult, last_word, read_result
 from harness.engines import native
 from harness.errors import DeviceError
@@ -97,6 +98,11 @@ def read_output(cell_dir: Path, record: CellRecord) -> Output | None:
     if not ids or native.ids_sha256(ids) != record.output_sha256:
         return None
     return Output(ids, _content(cell_dir / STDOUT))
+
+
+def read_series(cell_dir: Path) -> Series | None:
+    """What every token of the cell took; None when that was not recorded for all of them."""
+    return series_of(native.read_tokens(_content(cell_dir / native.TOKENS)))
 
 
 def judge(

@@ -1,4 +1,6 @@
-"""Plain data that crosses rooms: what a campaign plans, measures and concludes. Touches nothing.
+"""Plain data that crosses rooms: what a campaign plans and measures. Touches nothing.
+
+What is concluded from it: `verdicts`, `findings`.
 
 Everything here round-trips through JSON (`harness.jsonable`). `None` means *not measured*,
 never zero. Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes,
@@ -11,23 +13,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.findings import EvictionRow, IdentityRow, LevelRow, TopKRow
-
 Role = Literal["baseline", "candidate", "sentinel"]
 CellStatus = Literal["ok", "failed", "refused", "killed"]
 CgroupMode = Literal["wanted", "required"]
-DriftVerdict = Literal["stable", "drifting", "throttled", "not_comparable", "unknown"]
-Outcome = Literal[
-    "win",
-    "loss",
-    "equivalent",
-    "inconclusive",
-    "contaminated",
-    "confounded",
-    "provisional_win",
-    "provisional_loss",
-    "unreadable",
-]
 
 
 # --- what is asked for ---------------------------------------------------------------------------
@@ -114,20 +102,38 @@ class Arm:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """One run of one arm: its place in the order, its role, the pause before it (seconds)."""
+    """One run of one arm: its place in the order, its role, the pause before it (seconds).
+
+    `block`: from 0, the smallest group of cells that yields one paired estimate; None in designs
+    without blocks.
+    """
 
     index: int
     name: str
     arm: str
     role: Role
     wait_s: float
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class Coins:
+    """How the order inside every block was drawn, before the first cell: `orders`, by block, are
+    the arms in the order drawn (an `abba` block then runs them forth and back).
+
+    `seed`: of `random.Random`, from which the same orders come again.
+    """
+
+    seed: int
+    orders: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
 class Plan:
     """An ordered campaign: `design` names the verdict that reads it.
 
-    `baseline`: None where nothing is compared.
+    `arms`: empty where the settings are not known (an imported campaign). `baseline`: None where
+    nothing is compared. `coins`: None where no order was drawn, or it is not known how.
     """
 
     design: str
@@ -135,6 +141,7 @@ class Plan:
     cells: tuple[PlannedCell, ...]
     baseline: str | None
     candidates: tuple[str, ...]
+    coins: Coins | None = None
 
 
 # --- what is measured ----------------------------------------------------------------------------
@@ -263,6 +270,11 @@ class Metrics:
     stall_ms_per_token: float | None = None
     invol_ctx_per_token: float | None = None
     sampler_cpu_share: float | None = None
+    # of the cell's wall time, all of one core being 1 (the launcher, while the engine ran)
+    cpu_wait_share: float | None = None  # the engine's threads were ready and waited for a core
+    cpu_throttled_share: float | None = None  # a CPU quota held the engine's cgroup back
+    neighbour_cpu_share: float | None = None  # used by other processes, summed over all cores
+    steal_cpu_share: float | None = None  # taken by the hypervisor, summed over all cores
 
     @property
     def given_perplexity(self) -> float | None:
@@ -458,44 +470,3 @@ class CellRecord:
     def is_result(self) -> bool:
         """It ran to its end, or was refused where a ladder of limits asks where that happens."""
         return self.status == "ok" or (self.status == "refused" and self.level is not None)
-
-
-# --- what is concluded ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Drift:
-    """Change of device speed between the opening and the closing baseline cell."""
-
-    verdict: DriftVerdict
-    sentinel_change_pct: float | None
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CandidateVerdict:
-    """`effect_pct`: change of tok/s of the candidate against the baseline, in percent."""
-
-    candidate: str
-    baseline: str
-    outcome: Outcome
-    effect_pct: float | None = None
-    ci_pct: tuple[float, float] | None = None
-    typical_token_effect_pct: float | None = None
-    p: float | None = None
-    clean_pairs: int | None = None
-    cells_used: tuple[int, ...] = ()
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CampaignVerdict:
-    """`verdict.json` is exactly this. The last ones: what cells under memory caps found."""
-
-    campaign: str
-    drift: Drift
-    verdicts: tuple[CandidateVerdict, ...]
-    levels: tuple[LevelRow, ...] = ()
-    topk: tuple[TopKRow, ...] = ()
-    eviction: tuple[EvictionRow, ...] = ()
-    identity: tuple[IdentityRow, ...] = ()

@@ -28,8 +28,9 @@ from harness.engines.native import TOKENS, Row, read_tokens
 from harness.errors import DeviceError
 from harness.journal import RECORD, read_journal
 from harness.jsonable import from_json, to_json
-from harness.records import Arm, CampaignVerdict, CellRecord, CellStatus, Plan
+from harness.records import Arm, CellRecord, CellStatus, Plan
 from harness.tracking_text import TAG_CHARS, cut, flatten, name_for_store, without_secrets
+from harness.verdicts import CampaignVerdict
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 

@@ -14,7 +14,8 @@ from harness.analysis.levels import level_rows, levels_memory_table, levels_tabl
 from harness.analysis.outputs import Output
 from harness.analysis.tables import Data
 from harness.analysis.topk import topk_rows, topk_table
-from harness.records import CampaignVerdict, CellRecord
+from harness.records import CellRecord
+from harness.verdicts import CampaignVerdict
 
 
 def with_findings(

@@ -30,7 +30,8 @@ from harness.analysis.device_state import (
     match_entry,
     states_in_order,
 )
-from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Drift, Outcome
+from harness.records import CellRecord
+from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift, Outcome
 from harness.words import counted
 
 _MIN_TOKENS_FOR_TYPICAL = 8  # fewer than this after the warm-up, and a median says little

@@ -6,7 +6,7 @@ nothing tells a change of the device from a change of the settings.
 
 from __future__ import annotations
 
-from harness.records import CampaignVerdict, Drift
+from harness.verdicts import CampaignVerdict, Drift
 
 
 def survey_verdict(campaign: str, design: str = "a survey") -> CampaignVerdict:

@@ -23,7 +23,7 @@ from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import details_in_words, levels_in_words
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
-from harness.records import CampaignVerdict, CandidateVerdict, CellRecord, Plan, Prediction
+from harness.records import CellRecord, Plan, Prediction
 from harness.report.tables import (
     BAD,
     STYLES,
@@ -34,6 +34,7 @@ from harness.report.tables import (
     settings_of,
     table_of,
 )
+from harness.verdicts import CampaignVerdict, CandidateVerdict
 from harness.words import counted
 
 # wide enough that no table wraps in a log file

@@ -24,12 +24,9 @@ from harness.jsonable import from_json
 from harness.records import (
     Arm,
     ArmIdentity,
-    CampaignVerdict,
-    CandidateVerdict,
     CellRecord,
     CgroupMemory,
     Counters,
-    Drift,
     EngineSettings,
     LayerScores,
     Metrics,
@@ -43,6 +40,7 @@ from harness.records import (
     Wait,
 )
 from harness.tracking import TrackingError, default_uri, log_campaign
+from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
 
 pytestmark = pytest.mark.slow  # making a store's tables takes seconds
 

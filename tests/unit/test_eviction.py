@@ -7,7 +7,8 @@ from record_parts import MIB, paging, plain
 
 from harness.analysis.eviction import eviction_rows, eviction_table
 from harness.jsonable import from_json, to_json
-from harness.records import CampaignVerdict, CellRecord, Counters, Drift, Metrics
+from harness.records import CellRecord, Counters, Metrics
+from harness.verdicts import CampaignVerdict, Drift
 
 
 def measured(policy: str, cap: int, index: int, mib: float | None = 2.0) -> CellRecord:

@@ -28,6 +28,7 @@ FLOORS: list[set[str]] = [
     {"plan", "journal", "rundir", "configure"},
     {"models", "build", "replay"},
     {"cachedir"},
+    {"verdicts"},
     {"records", "schema"},
     {"engine_flags", "engine_env", "findings"},
     {"typed", "jsonable"},

@@ -16,8 +16,6 @@ from harness.analysis.survey import survey_verdict
 from harness.records import (
     ArmIdentity,
     BatteryState,
-    CampaignVerdict,
-    CandidateVerdict,
     CellRecord,
     Counters,
     CpufreqState,
@@ -31,6 +29,7 @@ from harness.records import (
     ThermalState,
     Wait,
 )
+from harness.verdicts import CampaignVerdict, CandidateVerdict
 
 SETTINGS = FourCellSettings()
 READ = {"provisional_win", "provisional_loss", "inconclusive"}

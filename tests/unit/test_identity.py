@@ -19,7 +19,8 @@ from harness.analysis.identity import (
 from harness.analysis.outputs import Output, difference_in_words, first_difference
 from harness.findings import IdentityRow
 from harness.jsonable import from_json, to_json
-from harness.records import CampaignVerdict, CellRecord, Counters, Drift
+from harness.records import CellRecord, Counters
+from harness.verdicts import CampaignVerdict, Drift
 
 SAID = Output((5, 6, 7, 8), b"In the beginning")
 

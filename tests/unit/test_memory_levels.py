@@ -22,16 +22,9 @@ from harness.analysis.levels import (
 from harness.analysis.survey import survey_verdict
 from harness.findings import LevelRow
 from harness.jsonable import from_json, to_json
-from harness.records import (
-    Arena,
-    CampaignVerdict,
-    CellRecord,
-    CgroupMemory,
-    Counters,
-    Metrics,
-    SlotClass,
-)
+from harness.records import Arena, CellRecord, CgroupMemory, Counters, Metrics, SlotClass
 from harness.report.terminal import Terminal
+from harness.verdicts import CampaignVerdict
 
 
 def at(limit_mib: int, cell: str = "lru", **changes: Any) -> CellRecord:

@@ -10,17 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.jsonable import from_json, to_json
-from harness.records import (
-    CampaignVerdict,
-    CandidateVerdict,
-    CellRecord,
-    Counters,
-    DeviceState,
-    Drift,
-    Metrics,
-    Plan,
-    TargetId,
-)
+from harness.records import CellRecord, Counters, DeviceState, Metrics, Plan, TargetId
+from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 

@@ -12,11 +12,8 @@ from harness.events import CellFinished, CellProgress, CellStarted, Waiting
 from harness.findings import EvictionRow, IdentityRow, TopKRow
 from harness.records import (
     Arm,
-    CampaignVerdict,
-    CandidateVerdict,
     CellRecord,
     Counters,
-    Drift,
     ForcedRoutes,
     GivenText,
     LayerScores,
@@ -27,6 +24,7 @@ from harness.records import (
     TargetId,
 )
 from harness.report.terminal import DRIFT_WORDS, OUTCOME_WORDS, Terminal
+from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
 
 CELL = PlannedCell(1, "cache_half", "cache_half", "candidate", 30.0)
 RECORD = CellRecord(
@@ -339,7 +337,7 @@ def test_the_verdict_is_in_words_with_reasons_and_says_once_what_all_share() -> 
 def test_every_verdict_of_the_contract_has_words() -> None:
     import typing
 
-    from harness.records import DriftVerdict, Outcome
+    from harness.verdicts import DriftVerdict, Outcome
 
     assert set(DRIFT_WORDS) == set(typing.get_args(DriftVerdict))
     assert set(OUTCOME_WORDS) == set(typing.get_args(Outcome))

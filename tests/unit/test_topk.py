@@ -10,7 +10,8 @@ from harness.analysis.outputs import Output
 from harness.analysis.topk import topk_rows, topk_table
 from harness.findings import TopKRow
 from harness.jsonable import from_json, to_json
-from harness.records import Arena, CampaignVerdict, CellRecord, Counters, Drift, Metrics, Perplexity
+from harness.records import Arena, CellRecord, Counters, Metrics, Perplexity
+from harness.verdicts import CampaignVerdict, Drift
 
 TEXT = ("--given-text", "t")
 
