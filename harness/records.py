@@ -320,6 +320,9 @@ class ArmIdentity:
     threads: int | None = None
     text_sha256: str | None = None  # of the text that was given, or scored
     prompt_sha256: str | None = None  # None also where nothing was to be decoded
+    # what other engines leave behind instead of hashes (imported cells)
+    model: str | None = None  # as the engine named its file
+    prompt_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -434,8 +437,21 @@ class CgroupMemory:
 
 
 @dataclass(frozen=True)
+class Peaks:
+    """The worst that was seen while the cell ran, between its entry and its exit."""
+
+    cpu_temp_max_c: float | None = None
+    battery_temp_max_c: float | None = None
+    mem_available_min_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class CellRecord:
-    """One cell as measured; `record.json` is exactly this."""
+    """One cell as measured; `record.json` is exactly this.
+
+    `notes`: what is to be known of the record itself, whatever its status: a place in the order
+    that is a guess, a summary that its rows do not bear out.
+    """
 
     cell: str
     arm: str
@@ -465,6 +481,8 @@ class CellRecord:
     data_limit_bytes: int | None = None
     cgroup: CgroupMemory | None = None  # None: not asked for, or the launcher left no result
     status_detail: str | None = None
+    peaks: Peaks = field(default_factory=Peaks)
+    notes: tuple[str, ...] = ()
 
     @property
     def is_result(self) -> bool:

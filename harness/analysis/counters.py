@@ -21,8 +21,10 @@ _CACHE_SIZE = (
 # comparison of settings holds the model, the build and the text fixed.
 _ASKED_BY: dict[str, tuple[str, ...]] = {
     "model_sha256": (),
+    "model": (),
     "engine_build_id": (),
     "text_sha256": (),
+    "prompt_tokens": (),
     "mode": ("--moe-stream",),
     "cache_mb": ("--cache-mb", "--moe-stream", "--ram-budget-mb"),
     "ram_budget_mb": ("--ram-budget-mb",),
@@ -52,8 +54,10 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
 # Differences that count as unasked when the command lines are unknown: nothing shows the intention.
 _SUSPECT_WITHOUT_ARGV = (
     "model_sha256",
+    "model",
     "engine_build_id",
     "text_sha256",
+    "prompt_tokens",
     "direct_io",
     "dense_weights",
 )
