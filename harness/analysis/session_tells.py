@@ -1,0 +1,292 @@
+"""What a cell shows against the other cells of its session. Pure: one small rule for each tell.
+
+Rules across cells answer with a `Finding` for each cell, by its place in the order of indices.
+Arms are only ever told apart, never told which is which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from harness.analysis.counters import (
+    compare_identity,
+    compare_work,
+    drops,
+    flag_value,
+)
+from harness.analysis.device_state import caps_khz, cpu_sensor
+from harness.analysis.series import Series
+from harness.analysis.tells import NOTHING, Finding
+from harness.records import CellRecord, DeviceState
+from harness.words import counted
+
+Records = Sequence[CellRecord]
+
+
+def by_arm(records: Records) -> list[list[int]]:
+    """Places of the cells of each arm."""
+    arms: dict[str, list[int]] = {}
+    for i, r in enumerate(records):
+        arms.setdefault(r.arm, []).append(i)
+    return list(arms.values())
+
+
+# --- the same work -------------------------------------------------------------------------------
+
+
+def counters_differ(records: Records, *, read_bytes_tolerance_pct: float) -> list[Finding]:
+    """Cells of one arm that did not do what most of it did; all of them where there is no most.
+
+    Where the command lines are not known (an imported campaign), nothing shows that cells of one
+    arm were to do the same: with no majority that is a note.
+    """
+    found = [NOTHING] * len(records)
+    for places in by_arm(records):
+        classes = _classes([records[i] for i in places], read_bytes_tolerance_pct)
+        if len(classes) < 2:
+            continue
+        largest = max(classes, key=len)
+        majority = len(largest) * 2 > len(places)
+        asked_alike = all(records[i].argv for i in places)
+        for members in classes:
+            if majority and members is largest:
+                continue
+            other = largest if members is not largest else next(c for c in classes if c != largest)
+            for k in members:
+                cell, against = records[places[k]], records[places[other[0]]]
+                what = "; ".join(_differences(cell, against, read_bytes_tolerance_pct))
+                words = f"counters differ within arm {cell.arm}: {what}"
+                found[places[k]] = (
+                    Finding((words,)) if majority or asked_alike else Finding(notes=(words,))
+                )
+    return found
+
+
+def not_as_asked(records: Records) -> list[Finding]:
+    """Cells shorter or longer than their command line asked for.
+
+    A note where all of the arm ended there, as a text does at its end.
+    """
+    found = [NOTHING] * len(records)
+    for places in by_arm(records):
+        counts = {records[i].counters.tokens for i in places}
+        for i in places:
+            asked, tokens = _asked(records[i].argv), records[i].counters.tokens
+            if asked is None or tokens is None or asked == tokens:
+                continue
+            words = f"decoded {counted(tokens, 'token')}, {asked} were asked for"
+            alike = len(places) > 1 and len(counts) == 1
+            found[i] = (
+                Finding(notes=(f"{words}, as in its whole arm",)) if alike else Finding((words,))
+            )
+    return found
+
+
+def _asked(argv: tuple[str, ...]) -> int | None:
+    for flag in ("-n", "--n-predict", "--predict"):
+        value = flag_value(argv, flag)
+        if value is not None and value.isdigit():
+            return int(value)
+    return None
+
+
+def _classes(cells: Sequence[CellRecord], tolerance_pct: float) -> list[list[int]]:
+    """Places of cells whose work agrees with the first of their class."""
+    classes: list[list[int]] = []
+    for i, cell in enumerate(cells):
+        for members in classes:
+            if not _differences(cell, cells[members[0]], tolerance_pct):
+                members.append(i)
+                break
+        else:
+            classes.append([i])
+    return classes
+
+
+def _differences(a: CellRecord, b: CellRecord, tolerance_pct: float) -> tuple[str, ...]:
+    """Measured in both and unequal. Imported cells that drop are held to their tokens alone."""
+    if (a.counters.dropped or b.counters.dropped) and not (drops(a) and drops(b)):
+        x, y = a.counters.tokens, b.counters.tokens
+        if x is None or y is None or x == y:
+            return ()
+        return (f"tokens {x} in {a.cell}, {y} in {b.cell}",)
+    return compare_work(a, b, tolerance_pct).differing + compare_identity(a, b).differing
+
+
+# --- the same work in another time ---------------------------------------------------------------
+
+
+def typical_ln_ms(series: Series | None, warmup_tokens: int) -> float | None:
+    """ln of the median wall time after the warm-up."""
+    if series is None or len(series) <= warmup_tokens:
+        return None
+    return float(np.log(np.median(series.wall_ms[warmup_tokens:])))
+
+
+def isolated_slow(
+    records: Records, typical: Sequence[float | None], *, slow_pct: float
+) -> list[Finding]:
+    """The typical token of a cell is slower than its arm's were both before and after it.
+
+    Same work, other time: the device. Both sides, the median of up to two cells each, because a
+    device that warms up makes every cell slower than those before it; that is drift, and coins deal
+    with it. With neighbours on one side only it is a note.
+    """
+    found = [NOTHING] * len(records)
+    limit = math.log1p(slow_pct / 100)
+    for places in by_arm(records):
+        known = [i for i in places if typical[i] is not None]
+        values = [float(typical[i] or 0.0) for i in known]
+        for k, i in enumerate(known):
+            sides = [values[max(0, k - 2) : k], values[k + 1 : k + 3]]
+            slower = [values[k] - float(np.median(s)) for s in sides if s]
+            if not slower:
+                continue
+            both = all(sides)
+            if min(slower) <= limit:
+                found[i] = Finding(could_tell=both)
+                continue
+            words = (
+                f"its typical token is {math.expm1(min(slower)):.0%} slower than in the cells of "
+                f"the same work {'before and after it' if both else 'next to it'}"
+            )
+            found[i] = Finding((words,), could_tell=True) if both else Finding(notes=(words,))
+    return found
+
+
+def starved(records: Records, series: Mapping[int, Series], *, share_pct: float) -> list[Finding]:
+    """CPU time per millisecond of computing below the arm's other cells: threads that did not run.
+
+    Needs three cells of the arm; in one that is held up by faults it says what these do.
+    """
+    ratios: list[float | None] = [_cpu_per_compute(series.get(r.index)) for r in records]
+    found = [NOTHING] * len(records)
+    for places in by_arm(records):
+        known = [i for i in places if ratios[i] is not None]
+        if len(known) < 3:
+            continue
+        typical = float(np.median([ratios[i] or 0.0 for i in known]))
+        for i in known:
+            ratio = ratios[i] or 0.0
+            if ratio >= (1 - share_pct / 100) * typical:
+                found[i] = Finding(could_tell=True)
+                continue
+            found[i] = Finding(
+                (
+                    f"its threads got {ratio:.2f} ms of CPU for each ms of computing, "
+                    f"{typical:.2f} in the cells of its arm",
+                ),
+                could_tell=True,
+            )
+    return found
+
+
+def _cpu_per_compute(series: Series | None) -> float | None:
+    if series is None or series.cpu_ms is None or series.compute_ms is None:
+        return None
+    cpu, compute = float(np.nansum(series.cpu_ms)), float(np.nansum(series.compute_ms))
+    return cpu / compute if compute > 0 and cpu > 0 else None
+
+
+# --- the processor's other users -----------------------------------------------------------------
+
+_SHARES: tuple[tuple[str, Callable[[CellRecord], float | None]], ...] = (
+    ("its threads waited for a core", lambda r: r.metrics.cpu_wait_share),
+    ("other processes used a core", lambda r: r.metrics.neighbour_cpu_share),
+    ("the hypervisor took a core", lambda r: r.metrics.steal_cpu_share),
+)
+
+
+def shares_out_of_line(records: Records, limits_pct: Sequence[float]) -> list[Finding]:
+    """Shares of the cell's time, more above the session's median than its limit.
+
+    Above the median, since a machine that is as busy in every cell treats them alike. `limits_pct`:
+    for waiting, for neighbours, for steal.
+    """
+    reasons: list[list[str]] = [[] for _ in records]
+    told = [False] * len(records)
+    for (words, of), limit in zip(_SHARES, limits_pct, strict=True):
+        values = [of(r) for r in records]
+        measured = [v for v in values if v is not None]
+        if not measured:
+            continue
+        typical = float(np.median(measured))
+        for i, value in enumerate(values):
+            if value is None:
+                continue
+            told[i] = True
+            if value - typical > limit / 100:
+                reasons[i].append(
+                    f"{words} for {value:.0%} of its time, {typical:.0%} in the typical cell"
+                )
+    return [Finding(tuple(r), could_tell=t) for r, t in zip(reasons, told, strict=True)]
+
+
+# --- where the device stood ----------------------------------------------------------------------
+
+
+def throttled_at_entry(records: Records, *, cap_pct: float) -> list[Finding]:
+    """A cap at entry far below those of the cells before and after it: the device was throttled.
+
+    Of those before and after which there are. A cap that only ever falls is drift.
+    """
+    found = [NOTHING] * len(records)
+    shown = [i for i, r in enumerate(records) if caps_khz(r.entry)]
+    for k, i in enumerate(shown):
+        near = [shown[j] for j in (k - 1, k + 1) if 0 <= j < len(shown)]
+        own = caps_khz(records[i].entry)
+        reasons = []
+        for policy, cap in sorted(own.items()):
+            others = [c for j in near if (c := caps_khz(records[j].entry).get(policy))]
+            if others and cap < (1 - cap_pct / 100) * min(others):
+                cells = " and ".join(records[j].cell for j in near)
+                reasons.append(
+                    f"the cap of {policy} at entry is {cap / 1e6:.2f} GHz, "
+                    f"{min(others) / 1e6:.2f} GHz for {cells}"
+                )
+        found[i] = Finding(tuple(reasons))
+    return found
+
+
+def temperature_notes(records: Records, *, above_c: float) -> list[Finding]:
+    """CPU temperatures at entry far above the session's median, and sensors that were rejected.
+
+    Notes: what heat does to speed shows in caps, probes and traces, and a cell that started hot
+    need not be slow.
+    """
+    states = [s for r in records for s in (r.entry, r.exit) if s is not None]
+    sensor = cpu_sensor(states)
+    readings = [sensor.read(r.entry) for r in records]
+    known = [t for t in readings if t is not None]
+    typical = float(np.median(known)) if known else math.nan
+    found = []
+    reported = False
+    for r, t in zip(records, readings, strict=True):
+        notes: list[str] = []
+        if t is not None and t - typical > above_c:
+            notes.append(
+                f"CPU {t:.1f} °C at entry ({sensor.zone}), {typical:.1f} °C in the typical cell"
+            )
+        if not reported and _has_sensor(r.entry):
+            notes += [f"sensor rejected: {words}" for words in sensor.rejected]
+            reported = True
+        found.append(Finding(notes=tuple(notes)))
+    return found
+
+
+def _has_sensor(state: DeviceState | None) -> bool:
+    return state is not None and bool(state.thermal)
+
+
+def arm_medians(records: Records, values: Sequence[float | None], least: int) -> list[float | None]:
+    """For each cell the median over its arm; None where fewer than `least` of it have a value."""
+    medians: list[float | None] = [None] * len(records)
+    for places in by_arm(records):
+        known: list[float] = [v for i in places if (v := values[i]) is not None]
+        if len(known) >= least:
+            for i in places:
+                medians[i] = float(np.median(known))
+    return medians

@@ -1,0 +1,293 @@
+"""What one cell shows of a device that moved while it ran. Pure: one small rule for each tell.
+
+A rule answers with a `Finding`. It can only act where its data was recorded; where it was, and
+nothing is wrong, it says so too (`could_tell`), since a cell of which nothing could have told is
+not clean but unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.analysis.device_state import cap_moves_inside, caps_khz
+from harness.analysis.series import Array, Series
+from harness.analysis.steps import Step
+from harness.records import CellRecord
+
+MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`reasons` discard the cell, `notes` do not; `could_tell`: a fault would have been seen."""
+
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    could_tell: bool = False
+
+
+NOTHING = Finding()
+
+
+def merged(findings: Iterable[Finding]) -> Finding:
+    """All that the rules found, in their order."""
+    found = list(findings)
+    return Finding(
+        tuple(r for f in found for r in f.reasons),
+        tuple(n for f in found for n in f.notes),
+        any(f.could_tell for f in found),
+    )
+
+
+# --- the trace -----------------------------------------------------------------------------------
+
+
+def trace_step(
+    step: Step | None, first_token: int, tokens: int, *, change_pct: float, z: float
+) -> Finding:
+    """A step in a trace from which the other cells of the arm have taken the content.
+
+    `first_token`: of the trace; `tokens`: of the cell, for the words.
+    """
+    if step is None:
+        return NOTHING
+    if _moves(step, change_pct, z):
+        return Finding((_step_words(step, first_token, tokens),), could_tell=True)
+    return Finding(could_tell=True)
+
+
+def own_trace(
+    step: Step | None, first_token: int, tokens: int, *, change_pct: float, z: float
+) -> Finding:
+    """The same in a trace that nothing was compared with: it may be the text that changed.
+
+    So a step is a note, and tells nothing; that the speed stayed where it was does.
+    """
+    if step is None:
+        return NOTHING
+    if _moves(step, change_pct, z):
+        words = _step_words(step, first_token, tokens)
+        return Finding(notes=(f"{words}; no cells of the same work show whether it is the text",))
+    return Finding(could_tell=abs(step.change) <= math.log1p(change_pct / 100))
+
+
+def cap_moved(
+    record: CellRecord, step: Step | None, *, cap_pct: float, change_pct: float, z: float
+) -> Finding:
+    """A cluster's frequency cap changed inside the cell, and the speed with it.
+
+    Where there is a trace that did not follow, the tokens were not slowed: a note. `change_pct`,
+    `z`: what counts as following, which may be less than a step that stands alone.
+    """
+    before, after = caps_khz(record.entry), caps_khz(record.exit)
+    shared = before.keys() & after.keys()
+    if not shared:
+        return NOTHING
+    moves = cap_moves_inside(record, cap_pct)
+    if not moves:
+        return Finding(could_tell=True)
+    furthest = max(shared, key=lambda p: abs(math.log(after[p] / before[p])))
+    return _with_trace("; ".join(moves), step, before[furthest] > after[furthest], change_pct, z)
+
+
+def probe_moved(
+    record: CellRecord, step: Step | None, *, probe_pct: float, change_pct: float, z: float
+) -> Finding:
+    """The compute probe after the cell is off the one before it, and the trace moved with it.
+
+    Direct reads are left out: at rest they vary by far more (docs/contamination.md).
+    """
+    before, after = record.probe.before, record.probe.after
+    if before is None or after is None:
+        return NOTHING
+    x, y = before.compute_ms, after.compute_ms
+    if x is None or y is None or not (0 < x < math.inf and 0 < y < math.inf):
+        return NOTHING
+    if abs(math.log(y / x)) <= math.log1p(probe_pct / 100):
+        return Finding(could_tell=True)
+    words = f"the compute probe took {x:.4g} ms before the cell and {y:.4g} ms after it"
+    return _with_trace(words, step, y > x, change_pct, z)
+
+
+def _with_trace(
+    words: str, step: Step | None, slower: bool, change_pct: float, z: float
+) -> Finding:
+    """A tell from beside the cell: a reason if the cell's trace moved the same way, or has none."""
+    if step is None:
+        return Finding((words,), could_tell=True)
+    if _moves(step, change_pct, z) and (step.change > 0) == slower:
+        return Finding((f"{words}, and its tokens moved by {_pct(step)}",), could_tell=True)
+    return Finding(notes=(f"{words}, but its tokens did not follow",), could_tell=True)
+
+
+def _moves(step: Step, change_pct: float, z: float) -> bool:
+    return abs(step.change) > math.log1p(change_pct / 100) and abs(step.z) > z
+
+
+def _step_words(step: Step, first_token: int, tokens: int) -> str:
+    at = first_token + step.token
+    return (
+        f"from token {at} on (to {tokens - 1}) its tokens take {_pct(step)} time than in tokens "
+        f"{first_token} to {at - 1} (z {step.z:+.1f})"
+    )
+
+
+def _pct(step: Step) -> str:
+    return f"{math.expm1(step.change):+.1%}"
+
+
+# --- page faults and memory ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FaultTime:
+    """`share` of the cell's time is what its tokens with many faults took beyond its calm ones.
+
+    `per_token`: major faults, mean; `first`, `last`: tokens with many; `count` of them.
+    """
+
+    share: float
+    per_token: float
+    count: int
+    first: int
+    last: int
+    tenfold: bool
+
+
+def fault_time(
+    series: Series | None, warmup_tokens: int, many_per_token: float
+) -> FaultTime | None:
+    """How much of the time after the warm-up major faults took; None where it cannot be told.
+
+    A token with more than `many_per_token` faults is compared with the median token at or below the
+    cell's own median of faults: what it computed longer is the faults' (compute is where fault
+    service shows, and it varies least with content; the wall where it was not recorded).
+    """
+    if series is None or series.majflt is None:
+        return None
+    faults = series.majflt[warmup_tokens:]
+    wall = series.wall_ms[warmup_tokens:]
+    busy = wall if series.compute_ms is None else series.compute_ms[warmup_tokens:]
+    if len(faults) == 0 or not (np.isfinite(faults).all() and np.isfinite(busy).all()):
+        return None
+    many = np.flatnonzero(faults > many_per_token)
+    if len(many) == 0:
+        return FaultTime(0.0, float(faults.mean()), 0, 0, 0, False)
+    calm = float(np.median(busy[faults <= np.median(faults)]))
+    share = float((busy[many] - calm).sum() / wall.sum())
+    return FaultTime(
+        share=share,
+        per_token=float(faults.mean()),
+        count=len(many),
+        first=warmup_tokens + int(many[0]),
+        last=warmup_tokens + int(many[-1]),
+        tenfold=_tenfold(faults, many_per_token),
+    )
+
+
+def fault_storm(time: FaultTime | None, arm_share: float | None, *, share_pct: float) -> Finding:
+    """Faults took a share of this cell's time that they did not take in its arm's other cells.
+
+    `arm_share`: the median over the arm, None where it is too small to say. An arm that faults in
+    most of its cells is slow by its settings; that is its effect, not contamination.
+    """
+    if time is None:
+        return NOTHING
+    if time.share <= share_pct / 100:
+        return Finding(could_tell=True)
+    words = (
+        f"{time.share:.0%} of its time went into {time.count} tokens with many major faults "
+        f"(tokens {time.first} to {time.last}, {time.per_token:.0f} faults per token over the "
+        f"cell{', jumping tenfold' if time.tenfold else ''})"
+    )
+    if arm_share is not None and time.share - arm_share <= share_pct / 100:
+        return Finding(notes=(f"{words}, as in the other cells of its arm",), could_tell=True)
+    return Finding((words,), could_tell=True)
+
+
+def memory_notes(
+    record: CellRecord, series: Series | None, warmup_tokens: int, *, floor_mib: float
+) -> Finding:
+    """How far memory ran down, and how much of the engine went to swap: notes.
+
+    They say why a cell faulted; that it was slow is told by the faults themselves.
+    """
+    notes: list[str] = []
+    available = _finite(None if series is None else series.mem_available_bytes)
+    if len(available) and available.min() < floor_mib * MIB:
+        notes.append(
+            f"available memory fell to {available.min() / MIB:.0f} MiB at token "
+            f"{int(np.argmin(available))}"
+        )
+    swap = _finite(None if series is None else series.swap_bytes)[warmup_tokens:]
+    grown = float(swap.max() - swap[0]) if len(swap) else 0.0
+    if grown > floor_mib / 4 * MIB:
+        notes.append(f"{grown / MIB:.0f} MiB of the engine went to swap while it decoded")
+    return Finding(notes=tuple(notes))
+
+
+def _tenfold(faults: Array, many_per_token: float, window: int = 16) -> bool:
+    """Some window faults ten times as much as the typical one, and much."""
+    windows = [float(w.mean()) for w in np.array_split(faults, max(1, len(faults) // window))]
+    return max(windows) > max(10 * float(np.median(windows)), many_per_token)
+
+
+def _finite(values: Array | None) -> Array:
+    return np.empty(0) if values is None else values[np.isfinite(values)]
+
+
+# --- stalls --------------------------------------------------------------------------------------
+
+
+def stalls(series: Series, warmup_tokens: int, *, share_pct: float) -> Finding:
+    """A few tokens that carry the mean: a note, since an arm may be what makes them.
+
+    They are tokens of more than three times the median; what they took beyond it is counted.
+    """
+    wall = series.wall_ms[warmup_tokens:]
+    median = float(np.median(wall))
+    slow = np.flatnonzero(wall > 3 * median)
+    share = float((wall[slow] - median).sum() / wall.sum())
+    if len(slow) == 0 or share <= share_pct / 100:
+        return NOTHING
+    worst = int(np.argmax(wall))
+    return Finding(
+        notes=(
+            f"{share:.0%} of its time is stalls of {_tokens(slow, warmup_tokens)}, the longest "
+            f"{wall[worst] / 1000:.2f} s at token {warmup_tokens + worst}",
+        )
+    )
+
+
+def _tokens(places: Sequence[int] | np.ndarray, offset: int) -> str:
+    if len(places) == 1:
+        return "1 token"
+    return f"{len(places)} tokens ({offset + int(places[0])} to {offset + int(places[-1])})"
+
+
+# --- the processor -------------------------------------------------------------------------------
+
+
+def throttled_by_quota(record: CellRecord, *, share_pct: float) -> Finding:
+    """A CPU quota held the engine back, which no setting of an arm asks for."""
+    share = record.metrics.cpu_throttled_share
+    if share is None:
+        return NOTHING
+    if share <= share_pct / 100:
+        return Finding(could_tell=True)
+    return Finding(
+        (f"a CPU quota held the engine back for {share:.0%} of its time",), could_tell=True
+    )
+
+
+def given_up(record: CellRecord) -> Finding:
+    """The condition that the cell was to wait for did not come: a note."""
+    wait = record.wait
+    words = "" if wait is None else wait.reason.lower()
+    if wait is None or not any(w in words for w in ("gave up", "given up", "in vain", "bounded")):
+        return NOTHING
+    return Finding(notes=(f"started after {wait.seconds:.0f} s of waiting in vain: {wait.reason}",))
