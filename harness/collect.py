@@ -66,7 +66,7 @@ def collect_cell(
         exit=result.exit,
         probe=result.probe,
         counters=outcome.counters,
-        metrics=_with_memory(outcome.metrics, result, arm.data_limit_bytes),
+        metrics=_with_machine(outcome.metrics, result, arm.data_limit_bytes),
         identity=dataclasses.replace(
             outcome.identity,
             model_sha256=model_sha256,
@@ -139,15 +139,23 @@ def _cgroup_problems(arm: Arm, result: LauncherResult | None) -> tuple[str, ...]
     )
 
 
-def _with_memory(metrics: Metrics, result: LauncherResult, limit: int | None) -> Metrics:
-    """Adds what the launcher saw of memory, and of its own cost."""
+def _with_machine(metrics: Metrics, result: LauncherResult, limit: int | None) -> Metrics:
+    """Adds what the launcher saw of memory, of contention for the cores, and of its own cost."""
     peak = result.anon_peak_bytes
+
+    def share(seconds: float | None) -> float | None:
+        return seconds / result.wall_s if seconds is not None and result.wall_s else None
+
     return dataclasses.replace(
         metrics,
         anon_peak_bytes=peak,
         rss_peak_bytes=result.rss_peak_bytes,
         anon_within_limit=None if limit is None or peak is None else peak <= limit,
         sampler_cpu_share=result.sampler_cpu_share,
+        cpu_wait_share=share(result.cpu_wait_s),
+        cpu_throttled_share=share(result.cpu_throttled_s),
+        neighbour_cpu_share=share(result.neighbour_cpu_s),
+        steal_cpu_share=share(result.steal_cpu_s),
     )
 
 

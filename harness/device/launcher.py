@@ -54,6 +54,10 @@ class LauncherResult:
     anon_peak_bytes: int | None = None
     rss_peak_bytes: int | None = None
     sampler_cpu_share: float | None = None
+    cpu_wait_s: float | None = None  # the engine's threads were ready to run and waited for a core
+    cpu_throttled_s: float | None = None  # a CPU quota held the engine's cgroup back
+    neighbour_cpu_s: float | None = None  # used by others, on all cores
+    steal_cpu_s: float | None = None  # taken by the hypervisor, on all cores
     samples_error: str | None = None  # why samples.csv or device.csv were cut short
     entry: DeviceState | None = None
     exit: DeviceState | None = None

@@ -93,6 +93,7 @@ def test_a_campaign_of_real_cells(tmp_path: Path, launcher: Path, model: ModelFi
     assert first.metrics.anon_peak_bytes
     assert first.metrics.rss_peak_bytes
     assert first.metrics.sampler_cpu_share is not None
+    assert first.metrics.neighbour_cpu_share is not None
     assert first.entry is not None
     assert first.entry.mem_available_bytes
     assert first.exit is not None

@@ -168,6 +168,41 @@ def test_the_cap_is_judged_by_what_the_launcher_saw(
     assert record.identity.model_sha256 == "m"
 
 
+CONTENTION = {
+    "cpu_wait_s": 0.3,
+    "cpu_throttled_s": 0.0,
+    "neighbour_cpu_s": 2.25,
+    "steal_cpu_s": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "shares"),
+    [
+        (1.5, (pytest.approx(0.2), 0.0, 1.5, None)),  # two cores: others may have more than one
+        (0.0, (None,) * 4),
+        (None, (None,) * 4),
+    ],
+)
+def test_contention_is_told_as_shares_of_one_core(
+    tmp_path: Path, wall_s: float | None, shares: tuple[float | None, ...]
+) -> None:
+    found = RESULT | CONTENTION | {"wall_s": wall_s}
+    (tmp_path / "result.json").write_text(json.dumps(found))
+    metrics = collect(tmp_path).metrics
+    assert (
+        metrics.cpu_wait_share,
+        metrics.cpu_throttled_share,
+        metrics.neighbour_cpu_share,
+        metrics.steal_cpu_share,
+    ) == shares
+
+
+def test_an_older_launcher_leaves_contention_unknown(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+    assert collect(tmp_path).metrics.neighbour_cpu_share is None
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [

@@ -7,7 +7,9 @@
 #include <stdexcept>
 
 #include "clocks.h"
+#include "cpu_quota.h"
 #include "process_sampler.h"
+#include "thread_waits.h"
 
 namespace launcher {
 
@@ -17,6 +19,14 @@ constexpr int64_t ms_ns = 1000000;
 constexpr int64_t grace_ns = 2000 * ms_ns;
 constexpr int64_t flush_ns = 1000 * ms_ns;
 constexpr int64_t start_poll_ns = ms_ns;
+constexpr int64_t settling_ms = 250;  // within which a wrapper moves itself to a cgroup and becomes the program
+
+// What is read of the started process.
+struct Watched {
+    ProcessSampler sampler;
+    ThreadWaits waits;
+    ThrottledTime throttled;
+};
 
 class Cell {
 public:
@@ -29,7 +39,7 @@ public:
 private:
     void watch(const SpawnedProgram & program);
     int64_t stop_if_due(pid_t program, int64_t now);
-    void sample(ProcessSampler & sampler, int64_t now);
+    void sample(Watched & watched, int64_t now);
     void collect(pid_t program);
     int64_t since_start_ms(int64_t now) const { return (now - started_ns_) / ms_ns; }
 
@@ -62,6 +72,7 @@ CellOutcome Cell::run() {
     request.stdout_fd = files_.stdout_fd.get();
     request.stderr_fd = files_.stderr_fd.get();
 
+    const auto ticks_before = read_cpu_ticks(options_.proc_root);
     // From here to the end of the program, the launcher's CPU time is the price of watching.
     const int64_t cpu_begun_ns = process_cpu_ns();
     started_ns_ = monotonic_ns();
@@ -77,9 +88,13 @@ CellOutcome Cell::run() {
         }
         outcome_.wall_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9;
         outcome_.sampler_cpu_s = static_cast<double>(process_cpu_ns() - cpu_begun_ns) / 1e9;
+        const auto ticks_after = read_cpu_ticks(options_.proc_root);
         const int64_t now = monotonic_ns();
         outcome_.strays = tree_.end_rest(program.pid(), kill_at_ns_ != 0 ? kill_at_ns_ : now + grace_ns);
         collect(program.pid());
+        const rusage & usage = outcome_.usage;
+        const double own_s = to_seconds(usage.ru_utime) + to_seconds(usage.ru_stime) + outcome_.sampler_cpu_s;
+        outcome_.contention.others = others_cpu(ticks_before, ticks_after, own_s);
         outcome_.spawn_failure = program.failure();
     } catch (const std::runtime_error & error) {
         outcome_.spawn_failure = error.what();
@@ -92,23 +107,31 @@ CellOutcome Cell::run() {
 }
 
 void Cell::watch(const SpawnedProgram & program) {
-    ProcessSampler sampler(program.pid());
+    const pid_t pid = program.pid();
+    Watched watched{ProcessSampler(pid), ThreadWaits(pid), ThrottledTime(pid, options_.proc_root, options_.sys_root)};
     next_flush_ns_ = monotonic_ns() + flush_ns;
-    while (!tree_.has_ended(program.pid())) {
+    while (!tree_.has_ended(pid)) {
         const int64_t now = monotonic_ns();
-        sample(sampler, now);
-        const int64_t stop_due_ns = stop_if_due(program.pid(), now);
+        sample(watched, now);
+        const int64_t stop_due_ns = stop_if_due(pid, now);
         signals_.wait_until(std::min(next_sample_ns_, stop_due_ns));
     }
+    watched.waits.sample();  // of a process that waits to be collected, the first thread still tells
+    const auto in_seconds = [](std::optional<int64_t> ns) {
+        return ns ? std::optional<double>(static_cast<double>(*ns) / 1e9) : std::nullopt;
+    };
+    outcome_.contention.wait_s = in_seconds(watched.waits.total_ns());
+    outcome_.contention.throttled_s = in_seconds(watched.throttled.total_ns());
 }
 
-void Cell::sample(ProcessSampler & sampler, int64_t now) {
+void Cell::sample(Watched & watched, int64_t now) {
     if (now < next_sample_ns_) {
         return;  // woken by a signal
     }
     const int64_t t_ms = since_start_ms(now);
     ProcessSample row;
-    if (sampler.read(row)) {
+    const ProcessSampler & sampler = watched.sampler;
+    if (watched.sampler.read(row)) {
         CsvFile & table = files_.samples;
         table.integer(t_ms);
         table.integer_or_empty(row.anon_bytes);
@@ -128,7 +151,12 @@ void Cell::sample(ProcessSampler & sampler, int64_t now) {
         peaks.swap_bytes = std::max(peaks.swap_bytes, row.swap_bytes);
         ++outcome_.samples;
     }
-    if (now >= next_device_ns_) {
+    const bool device_due = now >= next_device_ns_;
+    if (device_due || t_ms < settling_ms) {
+        watched.throttled.sample();
+    }
+    if (device_due) {
+        watched.waits.sample();
         // On the ticks of the samples, so that the device costs no wake-up of its own.
         device_.sample(t_ms);
         next_device_ns_ = now + options_.device_ms * ms_ns - options_.sample_ms * ms_ns / 2;

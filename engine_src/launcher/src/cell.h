@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_ticks.h"
 #include "csv_file.h"
 #include "device_series.h"
 #include "options.h"
@@ -25,6 +26,13 @@ struct Peaks {
     int64_t swap_bytes = -1;
 };
 
+// What kept the program from the cores, in seconds. Empty: not to be read.
+struct CpuContention {
+    std::optional<double> wait_s;       // its threads were ready to run and waited
+    std::optional<double> throttled_s;  // a CPU quota held its cgroup back
+    OthersCpu others;
+};
+
 struct CellOutcome {
     std::string spawn_failure;  // empty: the program was started
     std::string stop_reason;    // why the launcher ended the program; empty: it ended by itself
@@ -37,6 +45,7 @@ struct CellOutcome {
     int64_t samples = 0;
     Peaks peaks;
     rusage usage{};
+    CpuContention contention;
     ProcessTree::Sweep strays;
     std::vector<SensorRange> sensors;
     int samples_error = 0;  // errno of a row that could not be written

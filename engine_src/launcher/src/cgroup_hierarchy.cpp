@@ -1,8 +1,8 @@
 #include "cgroup_hierarchy.h"
 
 #include <fstream>
-#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "files.h"
 
@@ -10,27 +10,17 @@ namespace launcher {
 
 namespace {
 
-struct Mount {
-    std::string root;   // of the hierarchy, as far as this mount shows it
-    std::string point;  // where it is found
-};
-
-struct Mounts {
-    std::optional<Mount> v1_memory;
-    std::optional<Mount> v2;
-};
-
 std::string below_sys_root(const std::string & point, const std::string & sys_root) {
     return point.rfind("/sys/", 0) == 0 ? sys_root + point.substr(4) : point;
 }
 
+}  // namespace
+
 // "35 31 0:32 ROOT POINT rw,relatime [optional]... - TYPE SOURCE SUPER_OPTIONS", see proc(5)
-Mounts read_mounts(const std::string & path, const std::string & sys_root) {
-    std::ifstream file(path);
-    if (!file) {
-        throw CgroupUnavailable("cannot read " + path);
-    }
-    Mounts mounts;
+std::optional<CgroupMount> find_cgroup_mount(const std::string & controller, const std::string & proc_root,
+                                             const std::string & sys_root) {
+    std::ifstream file(proc_root + "/self/mountinfo");
+    std::optional<CgroupMount> version_2;
     for (std::string line; std::getline(file, line);) {
         const size_t split = line.find(" - ");
         if (split == std::string::npos) {
@@ -39,44 +29,48 @@ Mounts read_mounts(const std::string & path, const std::string & sys_root) {
         std::istringstream place(line.substr(0, split));
         std::istringstream what(line.substr(split + 3));
         std::string skipped, type, source, options;
-        Mount mount;
+        CgroupMount mount;
         place >> skipped >> skipped >> skipped >> mount.root >> mount.point;
         what >> type >> source >> options;
         mount.point = below_sys_root(mount.point, sys_root);
-        if (type == "cgroup" && has_word(options, "memory") && !mounts.v1_memory) {
-            mounts.v1_memory = mount;
-        } else if (type == "cgroup2" && !mounts.v2) {
-            mounts.v2 = mount;
+        // A controller belongs to one hierarchy only; where version 1 has it, version 2 does not.
+        if (type == "cgroup" && has_word(options, controller)) {
+            mount.version = 1;
+            return mount;
+        }
+        if (type == "cgroup2" && !version_2) {
+            mount.version = 2;
+            version_2 = mount;
         }
     }
-    return mounts;
+    return version_2;
 }
 
-// The launcher's own cgroup: the path of the line "4:memory:PATH" or "0::PATH".
-std::optional<std::string> own_path(const std::string & proc_root, int version) {
-    std::ifstream file(proc_root + "/self/cgroup");
-    for (std::string line; std::getline(file, line);) {
+std::optional<std::string> cgroup_path(const CgroupMount & mount, const std::string & controller,
+                                       std::string_view membership) {
+    std::istringstream lines{std::string(membership)};
+    for (std::string line; std::getline(lines, line);) {
         const size_t first = line.find(':');
         const size_t second = line.find(':', first == std::string::npos ? first : first + 1);
         if (second == std::string::npos) {
             continue;
         }
         const std::string controllers = line.substr(first + 1, second - first - 1);
-        if (version == 1 ? has_word(controllers, "memory") : line.rfind("0::", 0) == 0) {
+        if (mount.version == 1 ? has_word(controllers, controller) : line.rfind("0::", 0) == 0) {
             return line.substr(second + 1);
         }
     }
     return std::nullopt;
 }
 
-std::vector<std::string> places(const Mount & mount, const std::optional<std::string> & own) {
+std::vector<std::string> cgroups_around(const CgroupMount & mount, const std::string & path) {
     // Without a cgroup namespace the path counts from the root of the hierarchy, of which a container may be shown
-    // only a part. Where the launcher's cgroup is outside of that part, only the mount point is left.
+    // only a part.
     const std::string hidden = mount.root == "/" ? "" : mount.root;
-    const bool shown = own && (*own + "/").compare(0, hidden.size() + 1, hidden + "/") == 0;
-    std::string rest = shown ? own->substr(hidden.size()) : "";
-    if (rest.rfind("/..", 0) == 0) {
-        rest.clear();
+    const bool is_shown = (path + "/").compare(0, hidden.size() + 1, hidden + "/") == 0;
+    std::string rest = is_shown ? path.substr(hidden.size()) : "";
+    if (!is_shown || rest.rfind("/..", 0) == 0) {
+        return {};
     }
     std::vector<std::string> found;
     while (rest.size() > 1) {
@@ -87,8 +81,6 @@ std::vector<std::string> places(const Mount & mount, const std::optional<std::st
     return found;
 }
 
-}  // namespace
-
 bool has_word(const std::string & text, const std::string & word) {
     std::string words = text;
     for (char & c : words) {
@@ -98,19 +90,26 @@ bool has_word(const std::string & text, const std::string & word) {
 }
 
 CgroupHierarchy find_memory_hierarchy(const std::string & proc_root, const std::string & sys_root) {
-    const Mounts mounts = read_mounts(proc_root + "/self/mountinfo", sys_root);
-    // A controller belongs to one hierarchy only; where version 1 has it, version 2 does not.
-    if (mounts.v1_memory) {
-        return {1, places(*mounts.v1_memory, own_path(proc_root, 1))};
+    if (!read_text(proc_root + "/self/mountinfo")) {
+        throw CgroupUnavailable("cannot read " + proc_root + "/self/mountinfo");
     }
-    if (!mounts.v2) {
+    const auto mount = find_cgroup_mount("memory", proc_root, sys_root);
+    if (!mount) {
         throw CgroupUnavailable("no cgroup hierarchy with a memory controller is mounted");
     }
-    const std::string controllers = read_text(mounts.v2->point + "/cgroup.controllers").value_or("");
-    if (!has_word(controllers, "memory")) {
-        throw CgroupUnavailable("the cgroup hierarchy at " + mounts.v2->point + " has no memory controller");
+    if (mount->version == 2) {
+        const std::string controllers = read_text(mount->point + "/cgroup.controllers").value_or("");
+        if (!has_word(controllers, "memory")) {
+            throw CgroupUnavailable("the cgroup hierarchy at " + mount->point + " has no memory controller");
+        }
     }
-    return {2, places(*mounts.v2, own_path(proc_root, 2))};
+    const std::string membership = read_text(proc_root + "/self/cgroup").value_or("");
+    const auto own = cgroup_path(*mount, "memory", membership);
+    std::vector<std::string> parents = cgroups_around(*mount, own.value_or(mount->root));
+    if (parents.empty()) {
+        parents.push_back(mount->point);  // the launcher's own is outside of what is mounted
+    }
+    return {mount->version, std::move(parents)};
 }
 
 }  // namespace launcher

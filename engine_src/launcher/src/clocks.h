@@ -1,6 +1,7 @@
 // The three clocks of the launcher. Durations are only ever taken from the monotonic one.
 #pragma once
 
+#include <sys/time.h>
 #include <time.h>
 
 #include <cstdint>
@@ -16,6 +17,10 @@ inline int64_t clock_ns(clockid_t clock) {
 inline int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 inline int64_t process_cpu_ns() { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 inline double unix_s() { return static_cast<double>(clock_ns(CLOCK_REALTIME)) / 1e9; }
+
+inline double to_seconds(const timeval & span) {
+    return static_cast<double>(span.tv_sec) + static_cast<double>(span.tv_usec) / 1e6;
+}
 
 inline timespec to_timespec(int64_t ns) {
     timespec span{};

@@ -1,8 +1,7 @@
 #include "device_state.h"
 
-#include <charconv>
-
 #include "clocks.h"
+#include "cpu_ticks.h"
 #include "device_layout.h"
 #include "files.h"
 #include "json_writer.h"
@@ -12,37 +11,6 @@ namespace launcher {
 
 namespace {
 
-struct CpuTicks {
-    int64_t total = 0;
-    int64_t idle = 0;
-};
-
-std::optional<CpuTicks> read_cpu_ticks(const std::string & proc_root) {
-    const auto text = read_text(proc_root + "/stat");
-    if (!text || text->rfind("cpu ", 0) != 0) {
-        return std::nullopt;
-    }
-    // user nice system idle iowait irq softirq steal; guest time is already part of user.
-    constexpr int fields = 8, idle_field = 3, iowait_field = 4;
-    CpuTicks ticks;
-    const char * at = text->data() + 4;
-    const char * const end = text->data() + text->size();
-    for (int field = 0; field < fields; ++field) {
-        while (at < end && *at == ' ') {
-            ++at;
-        }
-        int64_t value = 0;
-        const auto parsed = std::from_chars(at, end, value);
-        if (parsed.ec != std::errc()) {
-            break;  // old kernels have fewer fields
-        }
-        at = parsed.ptr;
-        ticks.total += value;
-        ticks.idle += field == idle_field || field == iowait_field ? value : 0;
-    }
-    return ticks;
-}
-
 std::optional<double> measure_busy_share(const std::string & proc_root) {
     constexpr int64_t span_ns = 100 * 1000000LL;
     const auto before = read_cpu_ticks(proc_root);
@@ -51,10 +19,10 @@ std::optional<double> measure_busy_share(const std::string & proc_root) {
     }
     sleep_ns(span_ns);
     const auto after = read_cpu_ticks(proc_root);
-    if (!after || after->total <= before->total) {
+    if (!after || after->total() <= before->total()) {
         return std::nullopt;
     }
-    const auto total = static_cast<double>(after->total - before->total);
+    const auto total = static_cast<double>(after->total() - before->total());
     const auto idle = static_cast<double>(after->idle - before->idle);
     const double busy = 1.0 - idle / total;
     return busy < 0 ? 0 : busy > 1 ? 1 : busy;

@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "clocks.h"
 #include "json_writer.h"
 
 namespace launcher {
 
 namespace {
-
-double seconds(const timeval & span) {
-    return static_cast<double>(span.tv_sec) + static_cast<double>(span.tv_usec) / 1e6;
-}
 
 std::optional<int64_t> if_seen(int64_t value) {
     return value < 0 ? std::nullopt : std::optional<int64_t>(value);
@@ -77,8 +74,8 @@ void write_outcome(JsonWriter & json, const std::optional<CellOutcome> & outcome
     json.field("rusage_maxrss_bytes", number([](const CellOutcome & o) { return int64_t{o.usage.ru_maxrss} * kib; }));
     json.field("majflt", number([](const CellOutcome & o) { return o.usage.ru_majflt; }));
     json.field("minflt", number([](const CellOutcome & o) { return o.usage.ru_minflt; }));
-    json.field("user_s", number([](const CellOutcome & o) { return seconds(o.usage.ru_utime); }));
-    json.field("system_s", number([](const CellOutcome & o) { return seconds(o.usage.ru_stime); }));
+    json.field("user_s", number([](const CellOutcome & o) { return to_seconds(o.usage.ru_utime); }));
+    json.field("system_s", number([](const CellOutcome & o) { return to_seconds(o.usage.ru_stime); }));
     json.field("invol_ctx", number([](const CellOutcome & o) { return o.usage.ru_nivcsw; }));
     json.field("vol_ctx", number([](const CellOutcome & o) { return o.usage.ru_nvcsw; }));
     json.field("samples", number([](const CellOutcome & o) { return o.samples; }));
@@ -86,6 +83,13 @@ void write_outcome(JsonWriter & json, const std::optional<CellOutcome> & outcome
     const bool timed = ran && outcome->wall_s > 0;
     json.field("sampler_cpu_share",
                timed ? std::optional<double>(outcome->sampler_cpu_s / outcome->wall_s) : std::nullopt);
+    const auto contention = [&](std::optional<double> CpuContention::*member) {
+        return ran ? outcome->contention.*member : std::nullopt;
+    };
+    json.field("cpu_wait_s", contention(&CpuContention::wait_s));
+    json.field("cpu_throttled_s", contention(&CpuContention::throttled_s));
+    json.field("neighbour_cpu_s", ran ? outcome->contention.others.neighbour_s : std::nullopt);
+    json.field("steal_cpu_s", ran ? outcome->contention.others.steal_s : std::nullopt);
     json.field("strays_found", number([](const CellOutcome & o) { return o.strays.found; }));
     json.field("strays_left", number([](const CellOutcome & o) { return o.strays.left; }));
     const bool lost = outcome && outcome->samples_error != 0;
