@@ -14,9 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.counters import (
-    compare_identity,
-    compare_work,
-    reads_ahead,
     unasked_differences,
     work_in_words,
     work_is_known,
@@ -24,12 +21,13 @@ from harness.analysis.counters import (
 from harness.analysis.device_state import (
     CpuSensor,
     StateMatch,
-    cap_falls,
     cap_moves_inside,
     cpu_sensor,
     match_entry,
     states_in_order,
 )
+from harness.analysis.drift import DriftSettings, drift_between
+from harness.analysis.usable import no_speed, speed, too_long_a_break
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift, Outcome
 from harness.words import counted
@@ -119,66 +117,22 @@ def four_cell_verdict(
     return CampaignVerdict(campaign, session.drift, verdicts)
 
 
-# --- drift ---------------------------------------------------------------------------------------
-
-
 def _drift(cells: Sequence[CellRecord], settings: FourCellSettings) -> Drift:
-    """Repeated over opening baseline, which did equal work or cannot be compared.
-
-    Of several sentinels the one whose speed is furthest off decides.
-    """
+    """Of the opening baseline and every sentinel; the last of them must have a speed."""
     opening = next((c for c in cells if c.role == "baseline"), None)
     sentinels = [c for c in cells if c.role == "sentinel"]
     if opening is None or not sentinels:
         absent = "opening baseline" if opening is None else "sentinel"
         return Drift("unknown", None, (f"there is no {absent} cell",))
-    closing = sentinels[-1]
-    unusable = [p for c in (opening, closing) for p in _not_usable(c, settings)]
+    unusable = [p for c in (opening, sentinels[-1]) for p in _not_usable(c, settings)]
     if unusable:
         return Drift("unknown", None, tuple(unusable))
-    repeats = [c for c in sentinels if not _not_usable(c, settings)]
-    unlike = [p for c in repeats for p in _not_the_same_work(opening, c, settings)]
-    if unlike:
-        return Drift("not_comparable", None, tuple(unlike))
-
-    changes_pct = [(_speed(c) / _speed(opening) - 1) * 100 for c in repeats]
-    change_pct = max(changes_pct, key=abs)
-    reasons = [
-        f"{c.cell} {_speed(c):.2f} tok/s against {opening.cell} {_speed(opening):.2f} tok/s: "
-        f"{pct:+.1f} %"
-        for c, pct in zip(repeats, changes_pct, strict=True)
-    ]
-    all_of_them = "both" if len(repeats) == 1 else "all"
-    if not work_is_known(opening):
-        reasons.append("work counters were not recorded: equal work is taken from the equal arm")
-    elif reads_ahead(opening):
-        reasons.append(
-            f"{all_of_them} made the same number of tokens; what an arm that reads ahead reads "
-            "depends on timing, so its other counters are not compared"
-        )
-    else:
-        reasons.append(f"{all_of_them} did the same work (counters and text agree)")
-    span = [c for c in cells if opening.index <= c.index <= closing.index]
-    falls = cap_falls(states_in_order(span))
-    if falls:
-        return Drift("throttled", change_pct, (*reasons, *falls))
-    stable = abs(change_pct) <= settings.sentinel_stable_pct + 1e-9
-    reasons.append(
-        f"{'within' if stable else 'beyond'} the {settings.sentinel_stable_pct:g} % "
-        "that count as stable"
+    return drift_between(
+        opening,
+        [c for c in sentinels if not _not_usable(c, settings)],
+        cells,
+        DriftSettings(settings.sentinel_stable_pct, settings.read_bytes_tolerance_pct),
     )
-    return Drift("stable" if stable else "drifting", change_pct, tuple(reasons))
-
-
-def _not_the_same_work(
-    opening: CellRecord, closing: CellRecord, settings: FourCellSettings
-) -> tuple[str, ...]:
-    problems: tuple[str, ...] = ()
-    if opening.arm != closing.arm:
-        problems += (f"{closing.cell} is of arm {closing.arm}, {opening.cell} of {opening.arm}",)
-    problems += compare_identity(opening, closing).problems
-    problems += compare_work(opening, closing, settings.read_bytes_tolerance_pct).problems
-    return problems
 
 
 # --- candidates ----------------------------------------------------------------------------------
@@ -236,7 +190,7 @@ def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pa
     ]
     for cell in (candidate, baseline):
         problems += cap_moves_inside(cell, settings.cap_move_pct)
-    problems += _too_long_a_break(candidate, baseline, settings.max_gap_s)
+    problems += too_long_a_break(candidate, baseline, settings.max_gap_s)
     tokens = (candidate.counters.tokens, baseline.counters.tokens)
     if tokens[0] != tokens[1]:
         problems.append(
@@ -257,7 +211,7 @@ def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pa
 def _read(best: _Pair, pairs: Sequence[_Pair], session: _Session) -> CandidateVerdict:
     """Effect, its size against the device's own movement, and what that allows to say."""
     settings, c, b = session.settings, best.candidate, best.baseline
-    log_ratio = math.log(_speed(c) / _speed(b))
+    log_ratio = math.log(speed(c) / speed(b))
     drift_pct = session.drift.sentinel_change_pct or 0.0
     bar, bar_words = max(
         (settings.provisional_min_log, "the least that two single cells can show"),
@@ -269,7 +223,7 @@ def _read(best: _Pair, pairs: Sequence[_Pair], session: _Session) -> CandidateVe
         outcome = "provisional_win" if log_ratio > 0 else "provisional_loss"
     effect_pct = math.expm1(log_ratio) * 100
     reasons = [
-        f"{c.cell} {_speed(c):.2f} tok/s against {b.cell} {_speed(b):.2f} tok/s: "
+        f"{c.cell} {speed(c):.2f} tok/s against {b.cell} {speed(b):.2f} tok/s: "
         f"{effect_pct:+.1f} %, {'not ' if outcome == 'inconclusive' else ''}beyond {bar_words} "
         f"({math.expm1(-bar) * 100:+.1f} % to {math.expm1(bar) * 100:+.1f} %)",
         f"same device state at entry as {b.cell}: {'; '.join(best.state.agreed)}",
@@ -350,38 +304,13 @@ def _not_adjacent(candidate: CellRecord, cells: Sequence[CellRecord]) -> str:
 
 
 def _not_usable(cell: CellRecord, settings: FourCellSettings) -> list[str]:
-    if cell.status != "ok":
-        detail = f" ({cell.status_detail})" if cell.status_detail else ""
-        return [f"{cell.cell} {_STATUS_WORDS[cell.status]}{detail}"]
-    speed = cell.metrics.tok_s
-    if speed is None or not math.isfinite(speed) or speed <= 0:
-        return [f"the speed of {cell.cell} was not measured"]
+    problems = no_speed(cell)
+    if problems:
+        return problems
     tokens = cell.counters.tokens
-    if tokens is not None and tokens / speed < settings.min_decode_s:
+    if tokens is not None and tokens / speed(cell) < settings.min_decode_s:
         return [
-            f"{cell.cell} decoded for {tokens / speed:.2f} s, too short to tell the device's speed "
-            f"from a hiccup ({settings.min_decode_s:g} s at least); raise cell.n_predict"
+            f"{cell.cell} decoded for {tokens / speed(cell):.2f} s, too short to tell the device's "
+            f"speed from a hiccup ({settings.min_decode_s:g} s at least); raise cell.n_predict"
         ]
     return []
-
-
-_STATUS_WORDS = {"failed": "failed", "refused": "was refused", "killed": "was killed"}
-
-
-def _too_long_a_break(a: CellRecord, b: CellRecord, max_gap_s: float) -> list[str]:
-    first, second = sorted((a, b), key=lambda r: r.index)
-    if first.ended_unix_s is None or second.started_unix_s is None or second.wait is None:
-        return []
-    beyond_s = second.started_unix_s - first.ended_unix_s - second.wait.seconds
-    if beyond_s <= max_gap_s:
-        return []
-    return [
-        f"{second.cell} started {beyond_s:.0f} s later than its pause after {first.cell}: "
-        "the campaign was interrupted between them"
-    ]
-
-
-def _speed(cell: CellRecord) -> float:
-    """tok/s of a cell that passed `_not_usable`."""
-    assert cell.metrics.tok_s is not None  # noqa: S101 - callers checked
-    return cell.metrics.tok_s

@@ -30,7 +30,7 @@ FLOORS: list[set[str]] = [
     {"cachedir"},
     {"verdicts"},
     {"records", "schema"},
-    {"engine_flags", "engine_env", "findings"},
+    {"engine_flags", "engine_env", "findings", "looks"},
     {"typed", "jsonable"},
     {"errors", "words"},
     {"__init__"},
