@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from harness.analysis.blocks import Pair
 from harness.analysis.cell_times import CellTimes, cell_times, probes_log
-from harness.analysis.randomisation import CoinTest, least_p
+from harness.analysis.randomisation import CoinTest
 from harness.analysis.series import Array, Series
 from harness.looks import Look
 
@@ -81,7 +82,6 @@ class PairTest:
     ) -> None:
         self._margin = margin_log
         self._equivalence_alpha = equivalence_alpha
-        cells = sorted((c, p) for p in () for c in p.cells)
         placed = sorted(
             ((c, p.block, float(c in p.candidate)) for p in pairs for c in p.cells),
             key=lambda item: item[0].index,
@@ -91,8 +91,6 @@ class PairTest:
         self._x = np.array([x for _, _, x in placed], float)
         self._times: CellTimes = cell_times(records, series, warmup_tokens)
         self._probes = probes_log(records)
-        self._places = np.array([c.index for c in records], float)
-        self.cells = cells
 
     def read(self, alpha: float) -> Reading:
         """Effect, interval at 1 - `alpha`, p-value, and whether it is within the margin."""
@@ -160,7 +158,5 @@ def student_bound(alpha: float, freedom: int) -> float:
 
     Good to 2 % from 8 degrees on; used for projections, never for a test.
     """
-    from statistics import NormalDist
-
     z = NormalDist().inv_cdf(1 - alpha / 2)
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -47,9 +47,9 @@ class PairSettings:
 
     `margin_pct`: what counts as equivalent. `provisional_min_log`: how far (ln) both cells of a
     candidate must be beyond both of the baseline for a provisional verdict. `stall_note_pct`: how
-    far the effects on the mean and on the typical token may be apart before it is said. `max_gap_s`:
-    how much longer than its pause a break inside a pair may be. `interim`: also estimate between
-    the looks, for whoever shows it.
+    far the effects on the mean and on the typical token may be apart before it is said.
+    `max_gap_s`: how much longer than its pause a break inside a pair may be. `interim`: also
+    estimate between the looks, for whoever shows it.
     """
 
     warmup_tokens: int = 16
@@ -160,6 +160,7 @@ class _Candidate:
         self.pairs = pairs_of(session.plan, name, session.by_index)[: self.schedule.blocks]
         self.looks: list[LookRow] = []
         self.spent = 0.0
+        self.unequal: str | None = None
 
     # --- in order of the blocks ------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ class _Candidate:
         verdicts = session.examined(block)
         cells = session.until(block)
         work: dict[int, str] = {}
-        self.unequal: str | None = None
+        self.unequal = None
         for arm in (session.plan.baseline, self.name):
             found, nothing = unequal_work(
                 [c for c in cells if c.arm == arm], self.settings.drift.read_bytes_tolerance_pct
@@ -247,7 +248,7 @@ class _Candidate:
         due = self._next_look()
         if due is None or len(clean) < due.clean_pairs:
             return None
-        self._interim(clean[: -1], read)
+        self._interim(clean[:-1], read)
         return self._decide(clean, read, due.alpha)
 
     def _decide(
@@ -271,6 +272,9 @@ class _Candidate:
         looked = [row for row in self.looks if row.alpha is not None]
         left = self.schedule.alpha_at_end(self.spent)
         if looked and left > 1e-12:
+            # the same pairs as at the last look are tested once, with what both may spend
+            if looked[-1].clean_pairs == len(clean):
+                left += looked[-1].alpha or 0.0
             ending = self._decide(clean, read, left)
             if ending is not None:
                 return ending
@@ -279,9 +283,7 @@ class _Candidate:
             return _Ending("inconclusive", reading, clean, (self._what_it_takes(reading, clean),))
         return self._unfiltered(read, clean)
 
-    def _unfiltered(
-        self, read: Sequence[JudgedPair], clean: tuple[JudgedPair, ...]
-    ) -> _Ending:
+    def _unfiltered(self, read: Sequence[JudgedPair], clean: tuple[JudgedPair, ...]) -> _Ending:
         """Too few clean pairs for a look: the first pairs as they are, at the whole error."""
         usable = [j for j in read if j.pair.has_speeds and j.status != "confounded"]
         used = tuple(usable[: self.schedule.fallback_pairs])
@@ -404,8 +406,9 @@ class _Candidate:
         if least is None:
             return f"{counted(len(used), 'pair')} cannot bound the effect; run more of them"
         return (
-            f"at this spread {self.schedule.looks[-1].clean_pairs} clean pairs would show an effect "
-            f"beyond {least:.1f} %; a smaller one takes more pairs, longer cells or a calmer device"
+            f"at this spread {self.schedule.looks[-1].clean_pairs} clean pairs would show an "
+            f"effect beyond {least:.1f} %; a smaller one takes more pairs, longer cells or a "
+            "calmer device"
         )
 
     def _report(self, ending: _Ending, read: Sequence[JudgedPair], until: int) -> _Read:
@@ -429,7 +432,9 @@ class _Candidate:
         if reading is not None:
             reasons += reading.notes(self.settings.stall_note_pct)
             if self.session.plan.coins is None:
-                reasons.append("no coins are recorded: the p-value assumes that the order was drawn")
+                reasons.append(
+                    "no coins are recorded: the p-value assumes that the order was drawn"
+                )
         if ending.used:
             pair = ending.used[0].pair
             reasons += work_in_words(pair.candidate[0], pair.baseline[0])
@@ -452,7 +457,9 @@ class _Candidate:
         )
 
     def _own_effect_pct(self, pair: Pair) -> float | None:
-        return self._test([JudgedPair(pair, "clean")]).plain_effect_pct() if pair.has_speeds else None
+        return (
+            self._test([JudgedPair(pair, "clean")]).plain_effect_pct() if pair.has_speeds else None
+        )
 
 
 def _drift(session: _Session, block: int) -> Drift:
