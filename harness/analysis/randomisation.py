@@ -111,7 +111,7 @@ class CoinTest:
                 raise ValueError("every cell needs one finite value of each quantity")
         self.coins = int(coin_of.max()) + 1 if n else 0
         self.drawn = self.coins > ENUMERATED_COINS
-        self._probe = None if probe is None else probe - probe.mean()
+        self._probe = None if probe is None or not n else probe - probe.mean()
         self._able = self.coins >= 2 and n >= 4 and 0 < self._x.sum() < n
         if self._able:
             self._models = _models(tuple(at - at.min()))
