@@ -33,7 +33,11 @@ STYLES = {
 _WORDS = (
     *("cell", "arm", "role", "status", "predictor", "policy", "output", "level", "result"),
     "first difference, or why not shown",
+    *("candidate", "part", "in the wall time", "effect", "baseline cells", "candidate cells"),
+    *("decided", "reasons", "notes", "note"),
 )
+# sentences, which may take several lines
+_LONG = ("reasons", "notes", "note")
 
 
 _OF_PAGING = ("io threads", "direct io", "dense")
@@ -43,7 +47,9 @@ def empty_table(*columns: str) -> Table:
     """Words to the left, numbers to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in _WORDS else "right", no_wrap=True)
+        table.add_column(
+            column, justify="left" if column in _WORDS else "right", no_wrap=column not in _LONG
+        )
     return table
 
 

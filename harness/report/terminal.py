@@ -69,7 +69,13 @@ FINDING_WORDS = {
     "topk": "top-k by cap: what fewer experts save, and cost",
     "eviction": "eviction policies by cap",
     "identity": "greedy output against plain inference, token by token and byte by byte",
+    "cells": "cells whose timing cannot be attributed to what they ran",
+    "pairs": "pairs left out",
+    "looks": "where it stood at each look",
+    "attribution": "ms per token by part; those in the wall time add up to its change",
 }
+# too long for a column: said elsewhere
+_HIDDEN = {"levels": ("detail",), "cells": ("notes",), "attribution": ("note",)}
 
 
 class Terminal:
@@ -241,11 +247,10 @@ class Terminal:
 
         What all candidates share is said once.
         """
-        for name, data in finding_tables(verdict).items():
+        for name, data in finding_tables(verdict, brief=True).items():
             self.say("")
             self.say(FINDING_WORDS[name])
-            # too long for a column: in lines below
-            self._print_table(table_of(data, without=("detail",) if name == "levels" else ()))
+            self._print_table(table_of(data, without=_HIDDEN.get(name, ())))
             if name == "levels":
                 for line in details_in_words(verdict.levels):
                     self.say(line)
