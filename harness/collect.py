@@ -10,6 +10,7 @@ import hashlib
 import signal
 from pathlib import Path
 
+from harness.analysis.device_course import DeviceCourse, device_course
 from harness.analysis.outputs import Output
 from harness.analysis.series import Series, series_of
 from harness.device.launcher import LauncherResult, last_word, read_result
@@ -18,6 +19,7 @@ from harness.errors import DeviceError
 from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
 
 STDOUT = "stdout.txt"
+DEVICE = "device.csv"
 
 # The engine's executable and the C library are in the page cache from one cell to the next.
 UNCHARGED_ALLOWED_BYTES = 16 * 2**20
@@ -103,6 +105,11 @@ def read_output(cell_dir: Path, record: CellRecord) -> Output | None:
 def read_series(cell_dir: Path) -> Series | None:
     """What every token of the cell took; None when that was not recorded for all of them."""
     return series_of(native.read_tokens(_content(cell_dir / native.TOKENS)))
+
+
+def read_device(cell_dir: Path) -> DeviceCourse | None:
+    """The device while the cell ran; None when that was not sampled."""
+    return device_course(native.read_tokens(_content(cell_dir / DEVICE)))
 
 
 def judge(

@@ -41,6 +41,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 ONLY_IN = {
     "mlflow": {"tracking"},
     "rich": {"report"},
+    "matplotlib": {"report"},
     "gguf": {"verify", "models"},  # models: training alone
     "hydra": {"configure"},
     "omegaconf": {"configure", "models"},

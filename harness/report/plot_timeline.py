@@ -1,0 +1,331 @@
+"""The cells on the device's time: how fast they were, and what the device showed. Draws only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.analysis.device_course import DeviceCourse
+from harness.analysis.device_state import caps_khz, cpu_sensor, states_in_order
+from harness.analysis.series import Array
+from harness.records import CellRecord, DeviceState, Plan, ProbeResult
+from harness.report.plot_style import (
+    FAINT,
+    INK,
+    SMALL,
+    arm_styles,
+    legend_above,
+    new_figure,
+    verdict_in_words,
+    wrapped,
+)
+from harness.report.terminal import DRIFT_WORDS
+from harness.verdicts import CampaignVerdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH_IN, _CELLS_IN, _PANEL_IN = 10.5, 2.6, 1.35
+_GIB = 2**30
+_MOST_NUMBERED = 48
+# a curve, its times and values; one of several in a panel
+Curve = tuple[str, Array, Array]
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_SHADES = (INK, "#0072b2", "#e69f00", "#009e73")
+
+
+@dataclass(frozen=True)
+class _Panel:
+    label: str
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """Where a moment is on the axis: minutes from the first cell, or cells where no times are."""
+
+    zero_s: float | None
+
+    @property
+    def label(self) -> str:
+        if self.zero_s is None:
+            return "cells in order (when they ran was not recorded)"
+        return "minutes from the start of the first cell"
+
+    def cell(self, position: int, r: CellRecord) -> tuple[float, float]:
+        """Start and end; without an end, as long as its decoding took."""
+        if self.zero_s is None or r.started_unix_s is None:
+            return position, position + 0.85
+        start = (r.started_unix_s - self.zero_s) / 60
+        tokens, speed = r.counters.tokens, r.metrics.tok_s
+        if r.ended_unix_s is not None:
+            return start, (r.ended_unix_s - self.zero_s) / 60
+        return start, start + (tokens / speed / 60 if tokens and speed else 0.0)
+
+
+def draw_timeline(
+    verdict: CampaignVerdict,
+    plan: Plan,
+    records: Sequence[CellRecord],
+    device: Mapping[int, DeviceCourse],
+) -> Figure | None:
+    """Speeds of all cells, and under them a panel for whatever was recorded of the device.
+
+    None without cells. `device`: what was sampled while a cell ran, by the cell's index.
+    """
+    cells = sorted(records, key=lambda r: r.index)
+    if not cells:
+        return None
+    timed = [r.started_unix_s for r in cells if r.started_unix_s is not None]
+    clock = _Clock(min(timed) if len(timed) == len(cells) else None)
+    spans = [clock.cell(i, r) for i, r in enumerate(cells)]
+    panels = _panels(cells, spans, clock, device)
+    figure = new_figure(_WIDTH_IN, _CELLS_IN + _PANEL_IN * len(panels) + 0.8)
+    axes = figure.subplots(
+        1 + len(panels),
+        1,
+        sharex=True,
+        squeeze=False,
+        height_ratios=[_CELLS_IN, *[_PANEL_IN] * len(panels)],
+    )[:, 0]
+    _bars(axes[0], verdict, plan, cells, spans)
+    for panel_axes, panel in zip(axes[1:], panels, strict=True):
+        _draw(panel_axes, panel)
+    for start, end in spans:
+        for panel_axes in axes[1:]:
+            panel_axes.axvspan(start, end, color=FAINT, alpha=0.13, linewidth=0)
+    said = [clock.label, *_not_recorded(panels), *_rejected(cells)]
+    axes[-1].set_xlabel(wrapped(said, 140))
+    figure.suptitle(
+        wrapped(_title(verdict), 110), x=0.01, ha="left", fontsize=9.5, fontweight="bold"
+    )
+    return figure
+
+
+def _title(verdict: CampaignVerdict) -> list[str]:
+    change = verdict.drift.sentinel_change_pct
+    by = "" if change is None else f" ({change:+.1f} %)"
+    drift = f"drift: {DRIFT_WORDS[verdict.drift.verdict]}{by}"
+    return [verdict.campaign, *(verdict_in_words(v) for v in verdict.verdicts), drift]
+
+
+def _bars(
+    axes: Axes,
+    verdict: CampaignVerdict,
+    plan: Plan,
+    cells: Sequence[CellRecord],
+    spans: Sequence[tuple[float, float]],
+) -> None:
+    """A bar a cell, as high as it was fast; hatched where its pair was left out."""
+    from matplotlib.patches import Patch
+
+    styles, out = arm_styles(plan, cells), _left_out(verdict)
+    least = 0.002 * (spans[-1][1] - spans[0][0])
+    fastest = max((r.metrics.tok_s or 0.0 for r in cells), default=0.0) or 1.0
+    for r, (start, end) in zip(cells, spans, strict=True):
+        style = styles[r.arm]
+        ok = r.status == "ok" and r.metrics.tok_s is not None
+        height = (r.metrics.tok_s if ok else None) or 0.06 * fastest
+        axes.bar(
+            start,
+            height,
+            width=max(end - start, least),
+            align="edge",
+            color=style.colour if ok else "white",
+            edgecolor=INK if ok else FAINT,
+            linewidth=0.6,
+            hatch="////" if r.index in out else "" if ok else "xx",
+            alpha=0.55 if ok and r.index in out else 1.0,
+        )
+        if len(cells) <= _MOST_NUMBERED:
+            axes.annotate(
+                str(r.index),
+                ((start + end) / 2, height),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=SMALL - 1,
+            )
+    axes.set_ylim(0, fastest * 1.12)
+    axes.set_ylabel("tok/s")
+    ran = {r.arm for r in cells}
+    handles = [
+        Patch(facecolor=s.colour, edgecolor=INK, label=arm)
+        for arm, s in styles.items()
+        if arm in ran
+    ]
+    if out & {r.index for r in cells}:
+        handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="left out"))
+    if any(r.status != "ok" for r in cells):
+        handles.append(
+            Patch(facecolor="white", edgecolor=FAINT, hatch="xx", label="did not end well")
+        )
+    legend_above(axes, handles, 6)
+
+
+def _left_out(verdict: CampaignVerdict) -> set[int]:
+    """Cells of replaced or confounded pairs; without pairs, the contaminated ones."""
+    if not verdict.pairs:
+        return {c.index for c in verdict.cells if c.status == "contaminated"}
+    return {
+        index
+        for p in verdict.pairs
+        if p.status in ("replaced", "confounded")
+        for index in (*p.baseline_cells, *p.candidate_cells)
+    }
+
+
+# --- what the device showed ----------------------------------------------------------------------
+
+
+def _panels(
+    cells: Sequence[CellRecord],
+    spans: Sequence[tuple[float, float]],
+    clock: _Clock,
+    device: Mapping[int, DeviceCourse],
+) -> list[_Panel]:
+    """Only those of which something was recorded."""
+    at = _Moments(cells, spans, clock, device)
+    sensor = cpu_sensor([state for _, state in states_in_order(cells)])
+    temperatures = [
+        at.curve(f"CPU ({sensor.type or sensor.zone})", sensor.read, _zone(sensor.zone)),
+        at.curve("battery", lambda s: s.battery.temp_c if s.battery else None),
+    ]
+    clusters = sorted({p for r in cells for s in (r.entry, r.exit) for p in caps_khz(s)})
+    caps = [at.curve(p, _cap(p), _course_cap(p), per=1e6) for p in clusters]
+    memory = at.curve(
+        "MemAvailable", lambda s: s.mem_available_bytes, lambda c: c.mem_available_bytes, per=_GIB
+    )
+    found = [
+        _Panel("frequency\ncap, GHz", _known(caps)),
+        _Panel("temperature,\n°C", _known(temperatures)),
+        _Panel("compute\nprobe, ms", _known([at.probes("compute_ms")])),
+        _Panel("read probe,\nms", _known([at.probes("read_ms")])),
+        _Panel("memory\navailable, GiB", _known([memory])),
+    ]
+    return [p for p in found if p.curves]
+
+
+def _known(curves: Iterable[Curve]) -> tuple[Curve, ...]:
+    return tuple(c for c in curves if len(c[1]))
+
+
+def _cap(cluster: str) -> Callable[[DeviceState], float | None]:
+    return lambda state: caps_khz(state).get(cluster)
+
+
+def _course_cap(cluster: str) -> Callable[[DeviceCourse], Array | None]:
+    return lambda course: course.caps_khz.get(cluster)
+
+
+def _zone(zone: str | None) -> Callable[[DeviceCourse], Array | None]:
+    return lambda course: None if zone is None else course.temps_c.get(zone)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Values at the entry of every cell, while it ran, and at its exit."""
+
+    cells: Sequence[CellRecord]
+    spans: Sequence[tuple[float, float]]
+    clock: _Clock
+    device: Mapping[int, DeviceCourse]
+
+    def curve(
+        self,
+        label: str,
+        of_state: Callable[[DeviceState], float | None],
+        of_course: Callable[[DeviceCourse], Array | None] = lambda course: None,
+        per: float = 1.0,
+    ) -> Curve:
+        times: list[float] = []
+        values: list[float] = []
+
+        def add(at: float, state: DeviceState | None) -> None:
+            value = None if state is None else of_state(state)
+            if value is not None:
+                times.append(at)
+                values.append(value / per)
+
+        for r, (start, end) in zip(self.cells, self.spans, strict=True):
+            add(start, r.entry)
+            course = self.device.get(r.index)
+            sampled = None if course is None else of_course(course)
+            if course is not None and sampled is not None:
+                kept = np.isfinite(sampled)
+                times += list(self._while_it_ran(r, course, start, end)[kept])
+                values += list(sampled[kept] / per)
+            add(end, r.exit)
+        return label, np.array(times), np.array(values)
+
+    def _while_it_ran(self, r: CellRecord, course: DeviceCourse, start: float, end: float) -> Array:
+        """The engine starts after the probe. Without a clock the course fills its cell."""
+        if self.clock.zero_s is None:
+            longest = max(float(course.t_s[-1]), 1e-9)
+            return start + (end - start) * course.t_s / longest
+        before = r.probe.before
+        probe_s = 0.0 if before is None or before.wall_s is None else before.wall_s
+        return np.minimum(start + (probe_s + course.t_s) / 60, end)
+
+    def probes(self, name: str) -> Curve:
+        times: list[float] = []
+        values: list[float] = []
+        for r, (start, end) in zip(self.cells, self.spans, strict=True):
+            for at, probe in ((start, r.probe.before), (end, r.probe.after)):
+                value = _of_probe(probe, name)
+                if value is not None:
+                    times.append(at)
+                    values.append(value)
+        return name, np.array(times), np.array(values)
+
+
+def _of_probe(probe: ProbeResult | None, name: str) -> float | None:
+    value = None if probe is None else getattr(probe, name)
+    return None if value is None else float(value)
+
+
+def _draw(axes: Axes, panel: _Panel) -> None:
+    for i, (label, times, values) in enumerate(panel.curves):
+        axes.plot(
+            times,
+            values,
+            color=_SHADES[i % len(_SHADES)],
+            linestyle=_DASHES[i % len(_DASHES)],
+            linewidth=1.1,
+            marker="." if len(times) <= 4 * _MOST_NUMBERED else "",
+            markersize=3.5,
+            label=label,
+            # a cap stays until it is seen to have changed
+            drawstyle="steps-post" if "cap" in panel.label else "default",
+        )
+    axes.set_ylabel(panel.label, fontsize=SMALL)
+    axes.tick_params(labelsize=SMALL)
+    axes.margins(y=0.18)
+    if len(panel.curves) > 1 or "temperature" in panel.label:
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _not_recorded(panels: Sequence[_Panel]) -> list[str]:
+    shown = " ".join(p.label for p in panels)
+    missing = [
+        words
+        for words, label in (
+            ("frequency caps", "frequency"),
+            ("temperatures", "temperature"),
+            ("probes", "probe"),
+            ("available memory", "memory"),
+        )
+        if label not in shown
+    ]
+    if "frequency" not in shown and "temperature" not in shown:
+        missing[:2] = ["no sensors: frequency caps", "temperatures"]
+    return [f"not recorded: {', '.join(missing)}"] if missing else []
+
+
+def _rejected(cells: Sequence[CellRecord]) -> list[str]:
+    sensor = cpu_sensor([state for _, state in states_in_order(cells)])
+    return [f"sensor rejected: {r}" for r in sensor.rejected]
