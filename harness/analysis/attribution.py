@@ -21,6 +21,7 @@ from harness.analysis.attribution_words import (
     excludes_zero,
     work_in_words,
 )
+from harness.analysis.cell_times import probes_log
 from harness.analysis.fault_cost import FaultCost, fault_cost
 from harness.analysis.randomisation import estimate
 from harness.analysis.series import Array, Series
@@ -77,7 +78,14 @@ def with_attribution(
 ) -> CampaignVerdict:
     """The verdict with its attribution rows, and with what carries each candidate's effect."""
     found = {
-        v.candidate: attribution_of(v.candidate, records, series, verdict.pairs, used=v.cells_used)
+        v.candidate: attribution_of(
+            v.candidate,
+            records,
+            series,
+            verdict.pairs,
+            used=v.cells_used,
+            alpha=_alpha(verdict, v.candidate),
+        )
         for v in verdict.verdicts
     }
     return dataclasses.replace(
@@ -88,6 +96,12 @@ def with_attribution(
             for v, a in zip(verdict.verdicts, found.values(), strict=True)
         ),
     )
+
+
+def _alpha(verdict: CampaignVerdict, candidate: str) -> float:
+    """What the verdict's own interval was taken at, so that both tell the same from 0."""
+    looks = [k.alpha for k in verdict.looks if k.candidate == candidate and k.alpha is not None]
+    return looks[-1] if looks else ALPHA
 
 
 def attribute(
@@ -169,10 +183,9 @@ def _compare(
     )
     if len(set(compared.units)) < 2:
         return compared
-    probes = probe_log(kept)
+    probes = probes_log(kept)
     log_wall = np.log([c.wall_ms for c in cells])
-    places = [c.index for c in cells]
-    of_wall = estimate(log_wall, x, compared.units, probes, alpha=alpha, places=places)
+    of_wall = estimate(log_wall, x, compared.units, probes, alpha=alpha)
     scale = np.ones(len(x)) if probes is None else np.exp(-of_wall.b * (probes - probes.mean()))
     return dataclasses.replace(compared, scale=scale, q=of_wall.q)
 
@@ -302,21 +315,8 @@ def _estimated(compared: _Compared, y: Array) -> Change:
         compared.units,
         None,
         alpha=compared.alpha,
-        places=[c.index for c in compared.cells],
         q=compared.q,
     )
     low, high = e.interval
     known = None if low is None or high is None else (low * largest, high * largest)
     return Change(baseline, (e.effect or 0.0) * largest, known)
-
-
-def probe_log(records: Sequence[CellRecord]) -> Array | None:
-    """ln of the mean of both compute probes of each cell; None where one was not probed."""
-    means = []
-    for r in records:
-        for probe in (r.probe.before, r.probe.after):
-            ms = None if probe is None else probe.compute_ms
-            if ms is None or not ms > 0:
-                return None
-            means.append(ms)
-    return np.asarray(np.log(np.reshape(means, (-1, 2)).mean(axis=1)), float)

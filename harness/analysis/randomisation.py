@@ -76,9 +76,10 @@ def estimate(
     *,
     alpha: float,
     places: Sequence[float] | NDArray[np.float64] | None = None,
+    q: float | None = None,
 ) -> Estimate:
     """Estimate the effect of x on y, with the interval at 1 - `alpha` (see `CoinTest`)."""
-    return CoinTest(y, x, units, probe_log, places=places).estimate(alpha)
+    return CoinTest(y, x, units, probe_log, places=places, q=q).estimate(alpha)
 
 
 class CoinTest:
@@ -88,7 +89,9 @@ class CoinTest:
     quantity. `x`: 1 for the candidate's cells, else 0. `units`: which coin decided the cell; the
     other side of that coin exchanges the arms of all its cells. `probe_log`: ln of the cell's mean
     probe, None where not all were probed. `places`: when the cells ran, in cells; None: one after
-    the other. Raises ValueError where shapes differ or a value is not finite.
+    the other. `q`: one of Q_GRID instead of what fits, so that several quantities of the same cells
+    are estimated alike and sums of them stay sums. Raises ValueError where shapes differ or a value
+    is not finite.
     """
 
     def __init__(
@@ -99,7 +102,9 @@ class CoinTest:
         probe_log: Array | None,
         *,
         places: Sequence[float] | NDArray[np.float64] | None = None,
+        q: float | None = None,
     ) -> None:
+        self._given = None if q is None else Q_GRID.index(q)
         self._y = np.asarray(y, float)
         self._x = np.asarray(x, float)
         n = len(self._y)
@@ -209,6 +214,8 @@ class CoinTest:
         freedom = len(self._y) - self._models[0].fixed
         penalties = np.array([m.penalty for m in self._models])
         chosen = np.argmin(freedom * np.log(squares) + penalties[:, None], axis=0)
+        if self._given is not None:
+            chosen = np.full_like(chosen, self._given)
         return z, b, chosen, squares[chosen, np.arange(len(effects))]
 
     def _weights(self, k: int) -> Array:

@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from harness.analysis.cell_times import MIN_TOKENS
 from harness.analysis.series import Series
 from harness.records import CellRecord
 
@@ -52,8 +53,8 @@ class CellParts:
 def cell_parts(
     record: CellRecord, series: Series | None, first_token: int = WARM_UP_TOKENS
 ) -> CellParts | None:
-    """None where no token after the warm-up has a wall time, or the cell did not end well."""
-    if record.status != "ok" or series is None or len(series) <= first_token:
+    """None where too few tokens after the warm-up have times, or the cell did not end well."""
+    if record.status != "ok" or series is None or len(series) < first_token + MIN_TOKENS:
         return None
 
     def mean(name: str) -> float | None:

@@ -75,8 +75,9 @@ def _panel(
     handles += _running(axes, looks, style)
     handles += _dots(axes, pairs, style, (low, high))
     _decisions(axes, looks, high)
-    axes.set_ylabel("change of tok/s, %")
-    axes.set_xlabel(wrapped(["pair, in order of running", *_reasons(pairs)], 130))
+    axes.set_ylabel("change of tok/s, %\n(up is faster)")
+    axes.set_xlabel(wrapped(["pair, in order of running", *_reasons(pairs)], 140), loc="left")
+    axes.xaxis.label.set(fontsize=SMALL + 0.5, multialignment="left")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend_above(axes, handles, 5)
 
@@ -123,6 +124,9 @@ def _dots(
 ) -> list[Any]:
     handles: list[Any] = []
     marks = _marks(pairs)
+    # what is out of sight stands at the edge, with its number
+    edge = 0.02 * (limits[1] - limits[0])
+    low, high = limits[0] + edge, limits[1] - edge
     for status, face, words in (
         ("clean", style.colour, "one pair"),
         ("replaced", "none", "left out (why: below)"),
@@ -135,7 +139,7 @@ def _dots(
         ]
         if not points:
             continue
-        inside = [(x, min(max(y, limits[0]), limits[1])) for x, y in points]
+        inside = [(x, min(max(y, low), high)) for x, y in points]
         (dots,) = axes.plot(
             *zip(*inside, strict=True),
             linestyle="none",
@@ -144,7 +148,6 @@ def _dots(
             markerfacecolor=face,
             markeredgecolor=INK if face != "none" else FAINT,
             markeredgewidth=0.6 if face != "none" else 1.3,
-            clip_on=False,
             zorder=3,
             label=words,
         )

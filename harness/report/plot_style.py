@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FLAGGED = "#d55e00"
+FLAGGED = "#000000"
 FAINT, INK = "#999999", "#222222"
 SMALL = 7.5
 # more points than this in one axes are drawn as a picture inside the SVG
@@ -57,11 +57,11 @@ class ArmStyle:
 
 _ARM_STYLES = (
     ArmStyle("#0072b2", "-", "o"),
-    ArmStyle("#e69f00", "-", "s"),
+    ArmStyle("#e69f00", (0, (5, 1.2)), "s"),
     ArmStyle("#009e73", (0, (6, 1.5)), "^"),
     ArmStyle("#cc79a7", (0, (4, 1, 1, 1)), "D"),
     ArmStyle("#56b4e9", (0, (1, 1)), "v"),
-    ArmStyle("#222222", (0, (8, 2, 2, 2)), "P"),
+    ArmStyle("#8b5a2b", (0, (8, 2, 2, 2)), "P"),
 )
 
 

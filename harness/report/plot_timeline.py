@@ -124,6 +124,7 @@ def _bars(
     from matplotlib.patches import Patch
 
     styles, out = arm_styles(plan, cells), _left_out(verdict)
+    unread = _unread(verdict, cells) - out
     least = 0.002 * (spans[-1][1] - spans[0][0])
     fastest = max((r.metrics.tok_s or 0.0 for r in cells), default=0.0) or 1.0
     for r, (start, end) in zip(cells, spans, strict=True):
@@ -139,7 +140,7 @@ def _bars(
             edgecolor=INK if ok else FAINT,
             linewidth=0.6,
             hatch="////" if r.index in out else "" if ok else "xx",
-            alpha=0.55 if ok and r.index in out else 1.0,
+            alpha=0.55 if r.index in out else 0.3 if r.index in unread else 1.0,
         )
         if len(cells) <= _MOST_NUMBERED:
             axes.annotate(
@@ -160,6 +161,8 @@ def _bars(
     ]
     if out & {r.index for r in cells}:
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="left out"))
+    if unread:
+        handles.append(Patch(facecolor=INK, alpha=0.3, label="pale: no verdict rests on it"))
     if any(r.status != "ok" for r in cells):
         handles.append(
             Patch(facecolor="white", edgecolor=FAINT, hatch="xx", label="did not end well")
@@ -177,6 +180,12 @@ def _left_out(verdict: CampaignVerdict) -> set[int]:
         if p.status in ("replaced", "confounded")
         for index in (*p.baseline_cells, *p.candidate_cells)
     }
+
+
+def _unread(verdict: CampaignVerdict, cells: Sequence[CellRecord]) -> set[int]:
+    """Cells that no verdict rests on, where one does rest on some."""
+    read = {index for v in verdict.verdicts for index in v.cells_used}
+    return {r.index for r in cells} - read if read else set()
 
 
 # --- what the device showed ----------------------------------------------------------------------

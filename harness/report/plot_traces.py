@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness.analysis.series import Array, Series
+from harness.analysis.wall_parts import WARM_UP_TOKENS
 from harness.records import CellRecord, Plan
 from harness.report.plot_style import (
     FAINT,
@@ -24,6 +26,7 @@ from harness.report.plot_style import (
     wrapped,
 )
 from harness.verdicts import CampaignVerdict, CellVerdict
+from harness.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +41,34 @@ _FROM_TOKEN = re.compile(r"from token (\d+) on \(to (\d+)\)")
 _TOKENS = re.compile(r"\(tokens (\d+) to (\d+)")
 
 
+@dataclass(frozen=True)
+class _Column:
+    """Cells that are drawn together. `walls`: milliseconds per token, by index of the cell.
+
+    `stretches`: first and last flagged token of contaminated cells. `as_picture`: too many points
+    for lines.
+    """
+
+    title: str
+    cells: Sequence[CellRecord]
+    walls: Mapping[int, Array]
+    stretches: Mapping[int, tuple[int, int]]
+    styles: Mapping[str, ArmStyle]
+    baseline: str | None
+
+    @property
+    def as_picture(self) -> bool:
+        return sum(len(w) for w in self.walls.values()) > MOST_POINTS
+
+    @property
+    def arms(self) -> list[str]:
+        ran = {r.arm for r in self.cells}
+        return [arm for arm in self.styles if arm in ran]
+
+    def of_arm(self, values: Mapping[int, Array], arm: str | None) -> list[Array]:
+        return [values[r.index] for r in self.cells if r.arm == arm]
+
+
 def draw_traces(
     verdict: CampaignVerdict,
     plan: Plan,
@@ -45,141 +76,140 @@ def draw_traces(
     series: Mapping[int, Series],
 ) -> Figure | None:
     """One column a candidate, beside its baseline. None where no token of any cell has a time."""
-    traced = [r for r in sorted(records, key=lambda r: r.index) if r.index in series]
-    if not traced:
+    columns = _columns(verdict, plan, records, series)
+    if not columns:
         return None
-    flagged = {c.index: c for c in verdict.cells if c.status == "contaminated"}
-    columns = _columns(verdict, plan, traced)
     figure = new_figure(max(_WIDTH_IN, 5.2 * len(columns)), _HEIGHT_IN)
     axes = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey="row")
-    styles = arm_styles(plan, records)
-    for i, (title, arms) in enumerate(columns):
-        cells = [r for r in traced if r.arm in arms]
-        handles = _walls(axes[0, i], cells, series, styles, flagged)
-        axes[0, i].set_title(wrapped([title], 95 if len(columns) == 1 else 55), pad=22)
-        legend_above(axes[0, i], handles)
-        _against_arm(axes[1, i], cells, series, styles, flagged)
+    for i, column in enumerate(columns):
+        legend_above(axes[0, i], _walls(axes[0, i], column))
+        axes[0, i].set_title(wrapped([column.title], 95 if len(columns) == 1 else 55), pad=22)
+        _against_median(axes[1, i], column)
         axes[1, i].set_xlabel("token")
     axes[0, 0].set_ylabel("wall time per token, ms")
-    axes[1, 0].set_ylabel("against its arm's\nmedian token, smoothed, %")
+    of_whom = "all cells'" if plan.baseline is None else f"{plan.baseline}'s"
+    axes[1, 0].set_ylabel(f"wall time against {of_whom}\nmedian, smoothed, %")
     return figure
 
 
 def _columns(
-    verdict: CampaignVerdict, plan: Plan, traced: Sequence[CellRecord]
-) -> list[tuple[str, Collection[str]]]:
+    verdict: CampaignVerdict,
+    plan: Plan,
+    records: Sequence[CellRecord],
+    series: Mapping[int, Series],
+) -> list[_Column]:
+    traced = [r for r in sorted(records, key=lambda r: r.index) if r.index in series]
     ran = {r.arm for r in traced}
-    columns: list[tuple[str, Collection[str]]] = [
+    groups: list[tuple[str, Collection[str]]] = [
         (verdict_in_words(v), {v.baseline, v.candidate})
         for v in verdict.verdicts
         if v.candidate in ran
     ]
-    return columns or [(verdict.campaign, ran)]
+    flagged = {c.index: c for c in verdict.cells if c.status == "contaminated"}
+    styles = arm_styles(plan, records)
+    columns = []
+    for title, arms in groups or [(verdict.campaign, ran)]:
+        cells = [r for r in traced if r.arm in arms]
+        walls = {r.index: series[r.index].wall_ms for r in cells}
+        stretches = {
+            index: flagged_tokens(flagged[index], len(wall))
+            for index, wall in walls.items()
+            if index in flagged
+        }
+        columns.append(_Column(title, cells, walls, stretches, styles, plan.baseline))
+    return [c for c in columns if c.cells]
 
 
-def _walls(
-    axes: Axes,
-    cells: Sequence[CellRecord],
-    series: Mapping[int, Series],
-    styles: Mapping[str, ArmStyle],
-    flagged: Mapping[int, CellVerdict],
-) -> list[Any]:
+def _walls(axes: Axes, column: _Column) -> list[Any]:
     """Cells faint, the median of each arm strong, flagged stretches over them."""
     handles: list[Any] = []
-    many = sum(len(series[r.index]) for r in cells) > MOST_POINTS
-    for r in cells:
-        style = styles[r.arm]
+    for r in column.cells:
         axes.plot(
-            series[r.index].wall_ms, color=style.colour, linewidth=0.5, alpha=0.3, rasterized=many
+            column.walls[r.index],
+            color=column.styles[r.arm].colour,
+            linewidth=0.5,
+            alpha=0.3,
+            rasterized=column.as_picture,
         )
-    for arm in dict.fromkeys(r.arm for r in sorted(cells, key=lambda r: list(styles).index(r.arm))):
-        own = [series[r.index].wall_ms for r in cells if r.arm == arm]
-        style = styles[arm]
-        (line,) = axes.plot(
+    for arm in column.arms:
+        own, style = column.of_arm(column.walls, arm), column.styles[arm]
+        handles += axes.plot(
             median_trace(own),
             color=style.colour,
             linestyle=style.dash,
             linewidth=1.8,
-            label=f"median of {arm} ({len(own)})",
+            label=f"median of {arm} ({counted(len(own), 'cell')})",
         )
-        handles.append(line)
-    stretches = _stretches(cells, series, flagged)
-    for index, (first, last) in stretches.items():
+    for i, (index, (first, last)) in enumerate(column.stretches.items()):
         at = np.arange(first, last + 1)
-        (line,) = axes.plot(
+        lines = axes.plot(
             at,
-            series[index].wall_ms[first : last + 1],
+            column.walls[index][at],
             color=FLAGGED,
-            linewidth=1.1,
-            alpha=0.8,
-            label="contaminated stretch",
-            rasterized=many,
+            linewidth=0.8,
+            alpha=0.65,
+            label="contaminated",
+            rasterized=column.as_picture,
         )
-    if stretches:
-        handles.append(line)
+        handles += lines if i == 0 else []
     axes.set_yscale("log")
     _plain_ticks(axes)
     return handles
 
 
-def _against_arm(
-    axes: Axes,
-    cells: Sequence[CellRecord],
-    series: Mapping[int, Series],
-    styles: Mapping[str, ArmStyle],
-    flagged: Mapping[int, CellVerdict],
-) -> None:
-    """Every cell over the median of its arm: what the text makes of a token falls out."""
-    stretches = _stretches(cells, series, flagged)
-    of_arm = {
-        arm: median_trace([series[r.index].wall_ms for r in cells if r.arm == arm])
-        for arm in {r.arm for r in cells}
-    }
-    many = sum(len(series[r.index]) for r in cells) > MOST_POINTS
+def _against_median(axes: Axes, column: _Column) -> None:
+    """Every cell over the median baseline cell: what the text makes of a token falls out."""
+    measured_by = column.of_arm(column.walls, column.baseline) or list(column.walls.values())
+    measure = median_trace(measured_by)
+    percent = {index: _percent(wall, measure) for index, wall in column.walls.items()}
     axes.axhline(0, color=INK, linewidth=0.8)
-    largest = 10.0
-    named = 0
-    for r in cells:
-        wall = series[r.index].wall_ms
-        ratio = smoothed(np.log(wall / of_arm[r.arm][: len(wall)]))
-        percent = np.expm1(ratio) * 100
-        largest = max(largest, float(np.quantile(np.abs(percent), 0.99)))
-        axes.plot(percent, color=styles[r.arm].colour, linewidth=0.8, alpha=0.45, rasterized=many)
-        if r.index not in stretches:
-            continue
-        first, last = stretches[r.index]
+    for r in column.cells:
         axes.plot(
-            np.arange(first, last + 1), percent[first : last + 1], color=FLAGGED, linewidth=1.8
+            percent[r.index],
+            color=column.styles[r.arm].colour,
+            linewidth=0.7,
+            alpha=0.4,
+            rasterized=column.as_picture,
         )
-        named += 1
-        if named <= _MOST_NAMED:
-            axes.annotate(
-                f"cell {r.index}",
-                (last, percent[last]),
-                xytext=(3, 0),
-                textcoords="offset points",
-                fontsize=SMALL,
-                color=FLAGGED,
-                annotation_clip=False,
-            )
-    if named > _MOST_NAMED:
-        words = f"{named} contaminated cells"
-        axes.text(1, 0.98, words, transform=axes.transAxes, ha="right", va="top", fontsize=SMALL)
-    axes.set_ylim(-min(largest, 95.0), min(largest, 400.0))
-    axes.axvspan(0, 16, color=FAINT, alpha=0.15, linewidth=0)
+    for arm in column.arms:
+        style = column.styles[arm]
+        own = median_trace(column.of_arm(percent, arm))
+        axes.plot(own, color=style.colour, linestyle=style.dash, linewidth=1.8)
+    for i, (index, (first, last)) in enumerate(column.stretches.items()):
+        at = np.arange(first, min(last + 1, len(percent[index])))
+        axes.plot(at, percent[index][at], color=FLAGGED, linewidth=1.3)
+        if i < _MOST_NAMED and len(at):
+            _name(axes, f"cell {index}", float(at[-1]), float(percent[index][at[-1]]))
+    if len(column.stretches) > _MOST_NAMED:
+        words = f"{len(column.stretches)} contaminated cells"
+        axes.text(1, 0.02, words, transform=axes.transAxes, ha="right", fontsize=SMALL)
+    axes.set_ylim(*_seen(np.concatenate(list(percent.values()))))
+    axes.set_xlim(left=-1)
+    axes.axvspan(-1, WARM_UP_TOKENS - 0.5, color=FAINT, alpha=0.15, linewidth=0)
+    axes.text(-0.5, 0.02, "warm-up", transform=axes.get_xaxis_transform(), fontsize=SMALL)
 
 
-def _stretches(
-    cells: Sequence[CellRecord],
-    series: Mapping[int, Series],
-    flagged: Mapping[int, CellVerdict],
-) -> dict[int, tuple[int, int]]:
-    """First and last flagged token of contaminated cells, by index."""
-    return {
-        r.index: flagged_tokens(flagged[r.index], len(series[r.index]))
-        for r in cells
-        if r.index in flagged
-    }
+def _name(axes: Axes, words: str, x: float, y: float) -> None:
+    axes.annotate(
+        words,
+        (x, y),
+        xytext=(3, 0),
+        textcoords="offset points",
+        fontsize=SMALL,
+        color=FLAGGED,
+    )
+
+
+def _percent(wall: Array, measure: Array) -> Array:
+    shared = min(len(wall), len(measure))
+    return np.asarray(np.expm1(smoothed(np.log(wall[:shared] / measure[:shared]))) * 100, float)
+
+
+def _seen(percent: Array) -> tuple[float, float]:
+    """All but the farthest of it."""
+    low, high = np.quantile(percent, [0.005, 0.995])
+    pad = 0.1 * (high - low) + 2
+    return float(low - pad), float(high + pad)
 
 
 def flagged_tokens(cell: CellVerdict, tokens: int) -> tuple[int, int]:

@@ -536,7 +536,7 @@ def test_how_a_cell_is_split_is_told_from_what_adds_up(
     columns: Mapping[str, float], split: str
 ) -> None:
     series = Series(
-        wall_ms=np.full(20, 100.0), **{k: np.full(20, float(v)) for k, v in columns.items()}
+        wall_ms=np.full(24, 100.0), **{k: np.full(24, float(v)) for k, v in columns.items()}
     )
     found = cell_parts(record(0, "a"), series)
     assert found is not None
@@ -550,6 +550,6 @@ def test_bytes_and_hits_come_from_the_cell_where_tokens_do_not_say() -> None:
     whole = dataclasses.replace(
         record(0, "a"), metrics=Metrics(bytes_per_token=5.0, hit_rate=0.5, dropped_share=0.1)
     )
-    found = cell_parts(whole, Series(wall_ms=np.full(20, 100.0)))
+    found = cell_parts(whole, Series(wall_ms=np.full(24, 100.0)))
     assert found is not None
     assert (found.read_bytes, found.hit_rate, found.dropped_share) == (5.0, 0.5, 0.1)
