@@ -109,12 +109,13 @@ def _design(session: Session, arms: Sequence[str], wish: _Wish, where: str) -> R
         base = arms[names.index(base)]
     elif base not in arms:
         base = None
-    if asked is None and base is not None:
-        asked = "four_cell"
-    repeated = len(set(arms)) < len(arms)
-    if asked is None and not (session.order_is_known and repeated):
-        asked = "survey"
-    return recognise(arms, baseline=base, design=asked, where=where, names=names)
+    shown = session.order_is_known and len(set(arms)) < len(arms)
+    if asked is None and not shown:
+        asked = "survey" if base is None else "four_cell"
+    found = recognise(arms, baseline=base, design=asked, where=where, names=names)
+    if asked is None and base is not None and found.plan.design == "survey":
+        found = recognise(arms, baseline=base, design="four_cell", where=where, names=names)
+    return found
 
 
 # --- arms ----------------------------------------------------------------------------------------

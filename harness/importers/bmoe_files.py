@@ -13,7 +13,8 @@ from harness.errors import UsageError
 from harness.importers import bmoe_device, bmoe_logs
 from harness.importers.bmoe_tokens import is_token_file
 from harness.importers.text import decode, natural
-from harness.importers.write import PassedOver
+from harness.importers.write import PassedOver, is_truth
+from harness.journal import JOURNAL
 
 # directories that sort a session's files by kind, rather than being sessions
 _KINDS = re.compile(
@@ -71,7 +72,7 @@ def find_sessions(directory: Path) -> list[SessionFiles]:
 
 def _sessions(directory: Path) -> list[SessionFiles]:
     own = _sorted_files(directory, _files(directory))
-    below = [d for d in _entries(directory) if d.is_dir()]
+    below = [d for d in _entries(directory) if _is_below(d)]
     dated = [d for d in below if _DATED.match(d.name)]
     others = [d for d in below if d not in dated]
     nested = [s for d in others for s in _sessions(d)]
@@ -99,9 +100,14 @@ def _files(directory: Path, *, deep: bool = False) -> list[Path]:
     for path in _entries(directory):
         if path.is_file():
             found.append(path)
-        elif deep and path.is_dir() and not path.is_symlink() and not _DATED.match(path.name):
+        elif deep and _is_below(path) and not _DATED.match(path.name):
             found += _files(path, deep=True)
     return found
+
+
+def _is_below(path: Path) -> bool:
+    """A directory to look into: no link, which may lead in circles, and no campaign of ours."""
+    return path.is_dir() and not path.is_symlink() and not (path / JOURNAL).exists()
 
 
 def _add(to: SessionFiles, other: SessionFiles) -> None:
@@ -128,7 +134,7 @@ def what_is(path: Path) -> tuple[str, str | None]:
             head = stream.read(_SNIFFED)
     except OSError as e:
         return "", f"cannot be read: {e.strerror}"
-    text = decode(head)
+    text = "" if is_truth(path) else decode(head)
     reason = _no_text(path, size, head) or _other_table(path, text)
     if reason is not None:
         return "", reason
@@ -150,6 +156,8 @@ def what_is(path: Path) -> tuple[str, str | None]:
 def _no_text(path: Path, size: int, head: bytes) -> str | None:
     if size == 0:
         return "empty"
+    if is_truth(path):
+        return "a simulation's ground truth is never read"
     if size > _MAX_BYTES:
         return f"{size} bytes: too large for a file of a session"
     if path.suffix.lower() in _DOCUMENTS:

@@ -53,8 +53,9 @@ _VALUES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _START = re.compile(r"bmoe: expert streaming ON\s+([^\n]*)")
 _MODEL = re.compile(r"([^\s/\\]+\.gguf)\b")
 _TOP_K = re.compile(r"print_info: n_expert_used\s*= (\d+)")
-_HEADER = re.compile(r"^[=#*-]{3,}\s*(?P<name>[^\s=#*-][^=\n]*?)\s*[=#*-]{3,}\s*$", re.M)
-_NOT_CELLS = {"answer", "perf", "done", "before", "after", "end", "start", "summary"}
+_HEADER = re.compile(r"^={3,}[ \t]*(?P<name>[^\s=][^=\n]*?)[ \t]*={3,}[ \t]*$", re.M)
+# of the engine's own output, within a run
+_INSIDE = {"answer", "perf"}
 _MOMENT = re.compile(r"^\W*(ENTRY|EXIT)(?:[ _]STATE)?\b\s*:?(.*)$", re.I)
 _CAPS = re.compile(r"\bfreq_cap=")
 _KEY = re.compile(r"\b(?:batt|cpu|mem|memavail|freq|freq_cap|thermal|waited|lvl)\w*=")
@@ -163,12 +164,11 @@ def driver_blocks(text: str) -> list[DriverBlock]:
 
     A block begins with its cell's name between rules, and holds a summary or a state at entry.
     """
-    heads = [m for m in _HEADER.finditer(text) if m["name"].strip().lower() not in _NOT_CELLS]
-    ends = [m.start() for m in _HEADER.finditer(text)]
+    heads = [m for m in _HEADER.finditer(text) if m["name"].lower() not in _INSIDE]
+    ends = [*(m.start() for m in heads[1:]), len(text)]
     blocks = []
-    for head in heads:
-        end = next((e for e in ends if e > head.start()), len(text))
+    for head, end in zip(heads, ends, strict=False):
         body = text[head.end() : end]
         if _GENERATION.search(body) or any(_MOMENT.match(s) for s in body.split("\n")):
-            blocks.append(DriverBlock(head["name"].strip(), read_log(body)))
+            blocks.append(DriverBlock(head["name"], read_log(body)))
     return blocks

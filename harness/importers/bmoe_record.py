@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.importers import measures
 from harness.importers.bmoe_cells import Cell
+from harness.importers.bmoe_tokens import NO_SUMMARY, rate_note
 from harness.importers.text import MIB, as_whole, mib, number, whole
 from harness.importers.write import PLACE_GUESSED, ImportedCell, raw_names
 from harness.records import (
@@ -24,6 +25,7 @@ from harness.records import (
     TargetId,
     Wait,
 )
+from harness.words import counted
 
 # settings of the preamble that a flag stands for, as docs/engine.md calls it
 _SWITCHES = {"overlap": "--overlap", "force_cache": "--force-cache"}
@@ -52,6 +54,8 @@ def imported_cell(cell: Cell, planned: PlannedCell, root: Path) -> ImportedCell:
     notes = [*cell.notes, *device.notes, *(() if tokens is None else tokens.notes)]
     if tokens is not None and len(tokens.turns) > 1:
         notes.append(f"a session of {len(tokens.turns)} turns, read as one run")
+    if tokens is not None and not tokens.turns and cell.log.ended and status == "ok":
+        notes += rate_note(number(cell.log.said.get("tok/s")), rows, "its log")
     if cell.order_guessed_by is not None:
         notes.append(f"{PLACE_GUESSED}{cell.order_guessed_by}")
     waited_s = device.waited_s
@@ -91,9 +95,14 @@ def _status(cell: Cell) -> tuple[CellStatus, str | None]:
             return "failed", "its log has no summary: the run did not end well"
         return "ok", None
     problems = list(tokens.problems)
-    if log.ended and log.tokens == len(tokens.rows) and not tokens.turns:
+    if log.ended and not tokens.turns:
         # the log's summary stands for the one that the file lacks
-        problems = [p for p in problems if "without a summary" not in p]
+        problems = [p for p in problems if NO_SUMMARY not in p]
+        if log.tokens != len(tokens.rows):
+            problems.append(
+                f"its log says {counted(log.tokens, 'token')}, the file has "
+                f"{counted(len(tokens.rows), 'row')}"
+            )
     if problems:
         return "failed", "; ".join(problems)
     return "ok", None

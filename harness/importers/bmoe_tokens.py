@@ -8,15 +8,19 @@ docs/import.md.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.importers import measures
 from harness.importers.measures import RATE_TOLERANCE, Row
-from harness.importers.text import MIB, decode, number, pairs
+from harness.importers.text import MIB, as_whole, decode, number, pairs
 from harness.words import counted
 
 _SUMMARY = "# summary"
+NO_SUMMARY = "without a summary"
+# a value reaches to the next key: names of models may hold spaces
+_SETTING = re.compile(r"(\w+)=((?:(?!\s\w+=).)*)")
 # their column, ours, factor
 _COLUMNS: tuple[tuple[str, str, float], ...] = (
     ("wall_ms", "wall_ms", 1.0),
@@ -61,12 +65,10 @@ class Turn:
 class TokenFile:
     """One run. `settings`: of the preamble. `hit_pct`: the last cumulative one, None: no cache.
 
-    `problems`: why it is not a whole run. `notes`: what is to be known besides. `whole`: the last
-    turn has its summary.
+    `problems`: why it is not a whole run. `notes`: what is to be known besides.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     turns: tuple[Turn, ...] = ()
     steps: int | None = None
@@ -75,10 +77,6 @@ class TokenFile:
     streamed: bool | None = None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        return bool(self.turns) and self.turns[-1].last == len(self.rows)
 
     @property
     def summary(self) -> Mapping[str, str]:
@@ -95,9 +93,12 @@ def _header(lines: Sequence[str]) -> int | None:
     for i, line in enumerate(lines):
         if line.startswith("#") or not line.strip():
             continue
-        names = [name.strip() for name in line.split(",")]
-        return i if "wall_ms" in names and "step" in names else None
+        return i if _is_header(line.split(",")) else None
     return None
+
+
+def _is_header(fields: Sequence[str]) -> bool:
+    return {"step", "wall_ms"} <= {name.strip() for name in fields}
 
 
 def read_token_file(content: bytes) -> TokenFile:
@@ -109,7 +110,7 @@ def read_token_file(content: bytes) -> TokenFile:
         return TokenFile(problems=("no header with step and wall_ms",))
     settings: dict[str, str] = {}
     for line in lines[:start]:
-        settings |= pairs(line.lstrip("#"))
+        settings |= {m[1]: m[2].strip() for m in _SETTING.finditer(line)}
     names = tuple(name.strip() for name in lines[start].split(","))
     body = _Body(names)
     for i, line in enumerate(lines[start + 1 :], start + 2):
@@ -140,6 +141,9 @@ class _Body:
             self._take_row(line.split(","), number_of, torn=torn)
 
     def _take_row(self, fields: list[str], number_of: int, *, torn: bool) -> None:
+        if not torn and _is_header(fields):  # runs that were written one after the other
+            self.names = tuple(name.strip() for name in fields)
+            return
         row: dict[str, float | None] = {}
         wrong = "is cut" if torn else None
         if wrong is None and len(fields) != len(self.names):
@@ -177,7 +181,7 @@ class _Body:
         last = self.turns[-1].last if self.turns else 0
         if last < len(rows):
             problems.append(
-                f"{counted(len(rows) - last, 'row')} without a summary: the run was ended, "
+                f"{counted(len(rows) - last, 'row')} {NO_SUMMARY}: the run was ended, "
                 "or the file is cut"
             )
         if not rows:
@@ -186,10 +190,9 @@ class _Body:
             notes.append("a token took no time at all: there is no series of tokens")
         return TokenFile(
             settings=settings,
-            columns=self.names,
             rows=tuple(rows),
             turns=tuple(self.turns),
-            steps=int(steps[-1]) if steps and math.isfinite(steps[-1]) else None,
+            steps=as_whole(steps[-1]) if steps else None,
             budget_mib=budgets[-1] if budgets and budgets[-1] > 0 else None,
             hit_pct=hits[-1] if hits and hits[-1] >= 0 else None,
             streamed=streamed,
@@ -228,8 +231,8 @@ def _share_out(
             for name in _SHARED:
                 values = [row.get(name) for row in rows[i:end]]
                 if any(v is not None for v in values):
-                    share = math.fsum(v for v in values if v is not None) / (end - i)
-                    for row in rows[i:end]:
+                    shares = _shares(math.fsum(v for v in values if v is not None), end - i, name)
+                    for row, share in zip(rows[i:end], shares, strict=True):
                         row[name] = share
         i = end
     if groups:
@@ -237,6 +240,14 @@ def _share_out(
             f"{counted(groups, 'decode')} gave several tokens at once: "
             "each token has its share of the decode"
         )
+
+
+def _shares(total: float, n: int, name: str) -> list[float]:
+    """`total` in `n` equal parts; of what is counted, in parts that differ by one at most."""
+    if name not in _WHOLE:
+        return [total / n] * n
+    least, more = divmod(int(total), n)
+    return [float(least + (i < more)) for i in range(n)]
 
 
 def _streamed(
@@ -284,16 +295,21 @@ def _check(turn: Turn, rows: Sequence[Row], which: str) -> tuple[list[str], list
     """What the summary says that its rows do not bear out: problems, and notes."""
     of = f"{which}: " if which else ""
     own = rows[turn.first : turn.last]
-    problems, notes = [], []
+    problems = []
     tokens, said = number(turn.summary.get("tokens")), number(turn.summary.get("tok/s"))
     if tokens is not None and tokens != len(own):
         problems.append(
             f"{of}the summary says {tokens:g} tokens, the file has {counted(len(own), 'row')}"
         )
-    rate = measures.tok_s(own)
+    return problems, rate_note(said, own, f"{of}the summary")
+
+
+def rate_note(said: float | None, rows: Sequence[Row], who: str) -> list[str]:
+    """Where tok/s as somebody says it is not rows / sum of wall times, to three decimals."""
+    rate = measures.tok_s(rows)
     if said is None:
-        notes.append(f"{of}the summary does not say tok/s: the rows cannot be checked")
-    elif rate is None or abs(rate - said) > RATE_TOLERANCE:
+        return [f"{who} does not say tok/s: the rows cannot be checked"]
+    if rate is None or abs(rate - said) > RATE_TOLERANCE:
         have = "none" if rate is None else f"{rate:.3f}"
-        notes.append(f"{of}tok/s from the rows is {have}, the summary says {said:g}")
-    return problems, notes
+        return [f"tok/s from the rows is {have}, {who} says {said:g}"]
+    return []

@@ -44,6 +44,8 @@ def recognise(
     found = design
     if found is None:
         found = _natural_design(arms, base)
+        if guessed and len(set(arms)) == len(arms) > 2:
+            found = "survey"
         if found == "survey" and candidates:
             notes.append(
                 "the order of the cells is neither one of pairs nor B, C1, C2, B: a survey, which "

@@ -19,7 +19,7 @@ from harness.importers import measures
 from harness.importers.design import recognise
 from harness.importers.measures import Row
 from harness.importers.text import MIB, as_whole, decode, kib, natural, number, slug
-from harness.importers.write import Imported, ImportedCell, raw_names
+from harness.importers.write import Imported, ImportedCell, is_truth, raw_names
 from harness.records import (
     BatteryState,
     CellRecord,
@@ -132,6 +132,11 @@ def _cell(
         raise UsageError(
             f"{campaign}: line {line}, column file: {row['file']!r} is outside {directory}"
         )
+    if is_truth(path):
+        raise UsageError(
+            f"{campaign}: line {line}, column file: {row['file']!r}: a simulation's ground truth "
+            "is never read"
+        )
 
     def value(name: str) -> float | None:
         return _field(campaign, line, row, name)
@@ -202,7 +207,7 @@ def _read_tokens(path: Path) -> tuple[tuple[Row, ...], bool]:
     """The rows of a cell's file, and whether its last one was cut."""
     table = _read_table(path, ("token", "wall_ms"))
     used = [(n, *_TOKEN_COLUMNS[n]) for n in table.header if n in _TOKEN_COLUMNS]
-    rows = []
+    rows: list[dict[str, float | None]] = []
     for line, text in table.records():
         row: dict[str, float | None] = {}
         for name, ours, scale in used:
@@ -212,6 +217,12 @@ def _read_tokens(path: Path) -> tuple[tuple[Row, ...], bool]:
             raise UsageError(
                 f"{path}: line {line}, column wall_ms: found {text['wall_ms']!r}; "
                 "needs a number above 0"
+            )
+        before = rows[-1]["token"] if rows else None
+        if row["token"] is None or (before is not None and row["token"] != before + 1):
+            raise UsageError(
+                f"{path}: line {line}, column token: found {text['token']!r}; needs "
+                f"{'a number' if before is None else f'{before + 1:g}, the one after {before:g}'}"
             )
         rows.append(row)
     return _with_stall(rows), table.torn

@@ -156,6 +156,11 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
+def is_truth(path: Path) -> bool:
+    """What a simulator wrote to judge the judge."""
+    return path.name.lower().startswith("truth.")
+
+
 def raw_names(paths: Sequence[Path], root: Path) -> dict[str, Path]:
     """A name for the copy of each file: its own, or with its directory where two are alike.
 
