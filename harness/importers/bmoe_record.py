@@ -66,7 +66,7 @@ def imported_cell(cell: Cell, planned: PlannedCell, root: Path) -> ImportedCell:
         index=planned.index,
         status=status,
         exit_code=None,
-        argv=_argv(settings, tokens.steps if tokens is not None else None),
+        argv=_argv(settings),
         target=TargetId("imported", "unknown"),
         entry=_known(device.entry),
         exit=_known(device.exit),
@@ -108,11 +108,12 @@ def _status(cell: Cell) -> tuple[CellStatus, str | None]:
     return "ok", None
 
 
-def _argv(settings: Mapping[str, str], steps: int | None) -> tuple[str, ...]:
+def _argv(settings: Mapping[str, str]) -> tuple[str, ...]:
     """The flags that a preamble amounts to; empty where there is none.
 
     Not the command line itself, which is not archived. Effective direct I/O stays out: the storage
-    decides it, not a flag alone.
+    decides it, not a flag alone. So do the tokens asked for: a run that ends its text earlier is
+    whole, and whether it may is not recorded.
     """
     if "cache_auto" not in settings and "dense_weights" not in settings:
         return ()
@@ -133,7 +134,7 @@ def _argv(settings: Mapping[str, str], steps: int | None) -> tuple[str, ...]:
         ("n_ctx", "-c"),
     ):
         words += [flag, settings[key]] if settings.get(key) else []
-    return (*words, *(["-n", str(steps)] if steps else []))
+    return tuple(words)
 
 
 def _counters(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from harness.importers import measures
 from harness.importers.measures import RATE_TOLERANCE, Row
-from harness.importers.text import MIB, as_whole, decode, number, pairs
+from harness.importers.text import MIB, decode, number, pairs
 from harness.words import counted
 
 _SUMMARY = "# summary"
@@ -71,7 +71,6 @@ class TokenFile:
     settings: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     turns: tuple[Turn, ...] = ()
-    steps: int | None = None
     budget_mib: float | None = None
     hit_pct: float | None = None
     streamed: bool | None = None
@@ -172,7 +171,6 @@ class _Body:
                 row["stall_ms"] = row.get("io_ms")
         hits = [v for row in self.raw if (v := row.get("cache_hit_pct")) is not None]
         budgets = [v for row in self.raw if (v := row.get("cache_budget_mib")) is not None]
-        steps = [v for row in self.raw if (v := row.get("steps")) is not None]
         problems = list(self.problems)
         for i, turn in enumerate(self.turns):
             problem, note = _check(turn, rows, f"turn {i}" if len(self.turns) > 1 else "")
@@ -192,7 +190,6 @@ class _Body:
             settings=settings,
             rows=tuple(rows),
             turns=tuple(self.turns),
-            steps=as_whole(steps[-1]) if steps else None,
             budget_mib=budgets[-1] if budgets and budgets[-1] > 0 else None,
             hit_pct=hits[-1] if hits and hits[-1] >= 0 else None,
             streamed=streamed,
