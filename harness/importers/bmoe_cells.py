@@ -20,6 +20,7 @@ from harness.importers.write import PassedOver
 
 _TIME = re.compile(r"(20\d{2})-?(\d\d)-?(\d\d)[-_T](\d\d)[-:]?(\d\d)[-:]?(\d\d)(?!\d)")
 _SEPARATORS = "-_. "
+_WORDS = re.compile(r"[\s,:;()\[\]]+")
 
 ORDER_DRIVER = "that of the driver's log"
 ORDER_TIMES = "that of their times"
@@ -108,8 +109,12 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _named(path: Path, cells: list[Cell]) -> Cell | None:
-    """The run that a file is called after: best in the same directory, else the only one."""
+    """The run that a file is called after: best in the same directory, else the only one.
+
+    `a.out.txt` is called after `a.csv`, unless there is an `a.out.csv`.
+    """
     same = [c for c in cells if c.path.stem == path.stem]
+    same = same or [c for c in cells if path.stem.startswith(f"{c.path.stem}.")]
     beside = [c for c in same if c.path.parent == path.parent]
     if beside:
         return beside[0]
@@ -175,13 +180,15 @@ def _attach_driver(path: Path, cells: list[Cell]) -> list[Cell]:
 def _of_block(block: DriverBlock, cells: list[Cell]) -> Cell | None:
     """By name, whole or the end of one, and never against the numbers; else by the numbers."""
     fitting = [c for c in cells if _agree(block.run, c)]
+    words = _WORDS.split(block.name)
     exact = [c for c in fitting if c.path.stem == block.name]
+    within = [c for c in fitting if c.path.stem in words]
     ends = [c for c in fitting if _ends(c.path.stem, block.name) or _ends(block.name, c.path.stem)]
-    for found in (exact, ends):
+    for found in (exact, within, ends):
         if len(found) == 1:
             return found[0]
     alike = [c for c in fitting if _same_numbers(block.run, c)]
-    if not exact and not ends and len(alike) == 1:
+    if not exact and not within and not ends and len(alike) == 1:
         alike[0].notes.append(f"called {block.name} in the driver's log, found by its numbers")
         return alike[0]
     return None

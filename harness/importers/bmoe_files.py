@@ -162,7 +162,7 @@ def _no_text(path: Path, size: int, head: bytes) -> str | None:
         return f"{size} bytes: too large for a file of a session"
     if path.suffix.lower() in _DOCUMENTS:
         return "a document or a script, not a log"
-    return "not text" if b"\0" in head else None
+    return "not text" if "\0" in decode(head) else None
 
 
 def _other_table(path: Path, text: str) -> str | None:

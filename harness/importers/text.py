@@ -11,12 +11,17 @@ from collections.abc import Iterable
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _BOM = "\ufeff"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MIB = 2**20
 
 
 def decode(content: bytes) -> str:
-    """UTF-8 with or without BOM; what is not valid becomes U+FFFD. Line ends become `\\n`."""
-    text = content.decode("utf-8", "replace").removeprefix(_BOM)
+    """UTF-8 with or without BOM, or UTF-16 with one, as Windows shells write it.
+
+    What is not valid becomes U+FFFD. Line ends become `\\n`.
+    """
+    encoding = "utf-16" if content[:2] in _UTF16 else "utf-8"
+    text = content.decode(encoding, "replace").removeprefix(_BOM)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

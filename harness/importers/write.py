@@ -24,6 +24,10 @@ from harness.journal import JOURNAL, RECORD
 from harness.jsonable import to_json
 from harness.records import CellRecord, Plan
 
+# what a cell's directory holds under these names is ours, and read as such
+_OURS = frozenset(
+    (RECORD, "tokens.csv", "samples.csv", "stdout.txt", "stderr.txt", "telemetry.jsonl")
+)
 # as `environment.json` of a campaign of our own (device.environment), of which nothing is known
 _ENVIRONMENT = (
     *("hostname", "os", "kernel", "architecture", "hypervisor", "cpu", "mem_total_bytes"),
@@ -169,7 +173,7 @@ def raw_names(paths: Sequence[Path], root: Path) -> dict[str, Path]:
     names: dict[str, Path] = {}
     for path in paths:
         name = path.name
-        if name in names or name in (RECORD, "tokens.csv"):
+        if name in names or name in _OURS:
             name = "source-" + "-".join(path.relative_to(root).parts)
         names[name] = path
     return names

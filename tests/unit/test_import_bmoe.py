@@ -226,6 +226,15 @@ def test_a_run_whose_csv_lacks_the_summary_that_its_log_has_is_whole(tmp_path: P
     assert r.status == "ok" and r.status_detail is None and r.notes == ()
 
 
+def test_logs_of_a_windows_shell_in_utf_16(tmp_path: Path) -> None:
+    write(tmp_path / "s" / "a.csv", run_file(3))
+    log = "compute: 50.0% CPU occupancy (0.2 cpu-s/token over 8 threads), 0.00 major faults/token\n"
+    log = "generation: 3 tokens, 0.100 s/token (10.000 tok/s)\r\n" + log
+    (tmp_path / "s" / "a.out.txt").write_bytes(log.encode("utf-16"))
+    r = records(session(tmp_path / "s"))["a"]
+    assert r.identity.threads == 8
+
+
 def test_tok_s_that_the_rows_do_not_give_is_told(tmp_path: Path) -> None:
     write(tmp_path / "s" / "a.csv", run_file(3).replace("tok/s=10.000", "tok/s=10.001"))
     r = records(session(tmp_path / "s"))["a"]
@@ -327,12 +336,25 @@ def test_a_block_called_otherwise_is_found_by_its_numbers(tmp_path: Path) -> Non
     write(tmp_path / "s" / "run-x.csv", text[: text.index("# summary")] + f"# summary {summary}\n")
     write(
         tmp_path / "s" / "driver.log",
-        "=== first ===\nENTRY: freq=100\ngeneration: 3 tokens, 0.100 s/token (10.000 tok/s)\n"
+        "=== [10:01] first (again) ===\nENTRY: freq=100\n"
+        "generation: 3 tokens, 0.100 s/token (10.000 tok/s)\n"
         "moe-stream: read 1.5 MiB (0.5 MiB/token), decode 0.100 s/token\n",
     )
     (cell,) = session(tmp_path / "s").cells
     assert cell.record.cell == "run-x" and cell.record.entry is not None
-    assert cell.record.notes == ("called first in the driver's log, found by its numbers",)
+    assert "found by its numbers" in cell.record.notes[0]
+
+
+def test_a_block_may_say_more_than_its_cells_name(tmp_path: Path) -> None:
+    for i, name in enumerate(("a1", "a2")):
+        write(tmp_path / "s" / f"qw-{name}.csv", run_file(3, 100 + i))
+    write(
+        tmp_path / "s" / "driver.log",
+        "=== cell 1: qw-a2 (cold) ===\nENTRY: freq=200\n=== cell 2: qw-a1 ===\nENTRY: freq=100\n",
+    )
+    second, first = (c.record for c in session(tmp_path / "s").cells)
+    assert (second.cell, first.cell) == ("qw-a2", "qw-a1")
+    assert second.entry is not None and second.entry.cpufreq[0].scaling_max_khz == 200
 
 
 def test_an_answer_that_quotes_a_summary_is_not_one(tmp_path: Path) -> None:
