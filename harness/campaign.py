@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from harness import rundir
 from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
 from harness.errors import DeviceError, Interrupted, UsageError
+from harness.judgement import CREATED, stored_plan
 from harness.plan import make_plan
 from harness.schema import Config, check_config
 
 if TYPE_CHECKING:
-    from harness.analysis.outputs import Output
     from harness.build import EngineBuild
     from harness.models import ModelFile
     from harness.records import CellRecord, GivenText, Plan
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from harness.verdicts import CampaignVerdict
 
 
-# the journal's first event: which command line asked for the campaign
-CREATED = "campaign_created"
 # what names a text, of a cell and of its arm
 _TEXT_KEYS = ("text", "perplexity")
 PLAN_ONLY = "plan only: nothing was run, and the engine was not asked whether it fits"
@@ -114,7 +112,7 @@ def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> C
             f"resume={data['resume']}: the configuration differs from the campaign's: "
             f"{'; '.join(changed)}; leave the change out, or start a new campaign"
         )
-    plan = _stored_plan(directory)
+    plan = stored_plan(directory)
     _check_texts(plan)
     _check_routes(config)
     model = _model(config)
@@ -146,19 +144,6 @@ def _show_plan_before_model(
         unknown += "; the levels, shares of its file, are not known in MiB until then"
     view.say(f"model {model_name}: not made yet, a run makes it first{unknown}")
     view.say(PLAN_ONLY)
-
-
-def _stored_plan(directory: Path) -> Plan:
-    import json
-
-    from harness.jsonable import from_json
-    from harness.records import Plan
-
-    path = directory / rundir.PLAN
-    try:
-        return from_json(Plan, json.loads(path.read_bytes()), str(path))
-    except (OSError, ValueError) as e:
-        raise UsageError(f"{path}: cannot be read: {e}; start a new campaign") from None
 
 
 def _texts(config: Config) -> dict[str, GivenText]:
@@ -276,6 +261,7 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
             verdict = _judge(campaign, records)
         view.results(records)
         view.verdict(verdict)
+        _draw(campaign, records, verdict, view)
         _track(campaign, view)
     except Interrupted as e:
         _track_what_there_is(campaign, view)
@@ -292,11 +278,18 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
 def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
     from harness.device.launcher import Sampling
     from harness.journal import Journal
+    from harness.judgement import Measured
     from harness.session import ModelFiles, StopFlag, run_session
+    from harness.steering import Steering
     from harness.targets.local import LocalTarget
 
     model, stop = campaign.model, StopFlag()
     files = ModelFiles(model.path, model.info.shards, model.sha256)
+    steering = Steering(
+        Measured.read(campaign.directory),
+        stop_when_decided=bool(campaign.config.design.stop_when_decided),
+        on_pair=view.standings,
+    )
     with stop.on_signals(), Journal.open(campaign.directory) as journal:
         if not journal.events:
             journal.append(CREATED, overrides=campaign.overrides)
@@ -309,75 +302,31 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             on_event=view.event,
             sampling=Sampling(probe_s=campaign.config.schedule.probe_s),
             evict_page_cache=campaign.config.schedule.drop_page_cache,
+            wants=steering.wants,
             stop=stop,
         )
 
 
 def _judge(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict:
     from harness.journal import write_json
+    from harness.judgement import Measured, judge
 
-    verdict = _verdict(campaign, records)
+    verdict = judge(Measured.read(campaign.directory), records)
     write_json(campaign.directory / rundir.VERDICT, verdict)
     return verdict
 
 
-def _verdict(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict:
-    """By the design of the plan, which a resumed campaign brings along."""
-    from harness.analysis.found import with_findings
-    from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
-    from harness.analysis.survey import survey_verdict
+def _draw(
+    campaign: Campaign, records: Sequence[CellRecord], verdict: CampaignVerdict, view: Terminal
+) -> None:
+    """Plots beside the records. What goes wrong there costs one line, never the campaign."""
+    from harness.judgement import Measured
+    from harness.verbs.report import draw
 
-    name = campaign.directory.name
-    if campaign.plan.design == "survey":
-        verdict = survey_verdict(name)
-        return with_findings(verdict, records, outputs(campaign.directory, records))
-    if campaign.plan.design == "levels":
-        verdict = survey_verdict(name, "a ladder of memory limits")
-        return with_findings(verdict, records, outputs(campaign.directory, records))
-    limits = campaign.config.verdict
-    settings = FourCellSettings(
-        sentinel_stable_pct=limits.stable_pct,
-        cpu_temp_tolerance_c=limits.temp_tolerance_c,
-        probe_tolerance_pct=limits.probe_tolerance_pct,
-        read_probe_tolerance_pct=limits.read_probe_tolerance_pct,
-        repeat_command=first_command(campaign.directory),
-    )
-    return four_cell_verdict(name, records, settings, token_walls(campaign.directory, records))
-
-
-def first_command(directory: Path) -> str:
-    """The command line that started a campaign, as its journal has it."""
-    from harness.journal import read_journal
-
-    created = [e for e in read_journal(directory) if e.event == CREATED]
-    words = created[0].data["overrides"] if created else [f"resume={directory.name}"]
-    return shlex.join(["python", "-m", "harness", *words])
-
-
-def outputs(directory: Path, records: Sequence[CellRecord]) -> dict[int, Output]:
-    """What every cell generated, by its index, where it is whole."""
-    from harness.collect import read_output
-
-    read = {r.index: read_output(_cell_dir(directory, r), r) for r in records}
-    return {index: output for index, output in read.items() if output is not None}
-
-
-def token_walls(directory: Path, records: Sequence[CellRecord]) -> dict[int, list[float]]:
-    """Wall time of every token in milliseconds, by cell index, where `tokens.csv` has them all."""
-    from harness.engines import native
-
-    found = {}
-    for record in records:
-        path = _cell_dir(directory, record) / native.TOKENS
-        rows = native.read_tokens(path.read_bytes()) if path.is_file() else []
-        walls = [wall for row in rows if (wall := row.get("wall_ms")) is not None]
-        if walls and len(walls) == len(rows):
-            found[record.index] = walls
-    return found
-
-
-def _cell_dir(directory: Path, record: CellRecord) -> Path:
-    return directory / "cells" / f"{record.index:02d}-{record.cell}"
+    try:
+        draw(Measured.read(campaign.directory), records, verdict)
+    except Exception as e:  # whatever a plotting library raises
+        view.say(f"warning: plots were not drawn: {_first_line(e)}", "yellow")
 
 
 def _track_what_there_is(campaign: Campaign, view: Terminal) -> None:

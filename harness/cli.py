@@ -33,6 +33,18 @@ def _model(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _report(argv: Sequence[str]) -> int:
+    from harness.verbs.report import main as run
+
+    return run(list(argv))
+
+
+def _import(argv: Sequence[str]) -> int:
+    from harness.verbs.importing import main as run
+
+    return run(list(argv))
+
+
 def _verify(argv: Sequence[str]) -> int:
     from harness.verify.cli import main as run
 
@@ -41,6 +53,8 @@ def _verify(argv: Sequence[str]) -> int:
 
 VERBS: dict[str, tuple[Verb, str]] = {
     "build": (_build, "build the engine and the launcher, or say what is built"),
+    "report": (_report, "judge a campaign again from disk, show its verdict"),
+    "import": (_import, "make a campaign of another program's measurements"),
     "model": (_model, "list, make and inspect models"),
     "verify": (_verify, "recompute a MoE layer in NumPy and compare with the engine"),
 }

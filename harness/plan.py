@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from harness.errors import UsageError
+from harness.looks import look_schedule
 from harness.records import (
     Arm,
+    Coins,
     EngineSettings,
     GivenText,
     MemoryLevel,
@@ -21,7 +24,8 @@ from harness.records import (
     PlannedCell,
     Role,
 )
-from harness.schema import MAX_LEVEL_MB, SENTINEL, CellConfig, Config, candidates_of
+from harness.schema import BLOCK_DESIGNS, MAX_LEVEL_MB, SENTINEL, CellConfig, Config, candidates_of
+from harness.words import counted
 
 MIB = 2**20
 
@@ -71,15 +75,21 @@ def make_plan(
         candidates = tuple(arm.name for arm in made)
     else:
         made = [_arm(name, config, model, cores, texts) for name in names]
-    arms = {arm.name: arm for arm in made}
+    coins = None
+    if baseline is None:
+        cells = survey(candidates, spacing_s)
+    elif config.design.kind in BLOCK_DESIGNS:
+        coins = toss(names, _pairs_in_all(config, len(candidates)), config.design.seed)
+        cells = blocks_of(coins, baseline, spacing_s, and_back=config.design.kind == "abba")
+    else:
+        cells = four_cell(baseline, candidates, spacing_s)
     return Plan(
         design=config.design.kind,
-        arms=arms,
-        cells=survey(candidates, spacing_s)
-        if baseline is None
-        else four_cell(baseline, candidates, spacing_s),
+        arms={arm.name: arm for arm in made},
+        cells=cells,
         baseline=baseline,
         candidates=candidates,
+        coins=coins,
     )
 
 
@@ -98,6 +108,53 @@ def four_cell(
         name = SENTINEL if last else f"{SENTINEL}_{i // 2 + 1}"
         order.append((name, baseline, "sentinel"))
     return _spaced(order, spacing_s)
+
+
+def _pairs_in_all(config: Config, n_candidates: int) -> int:
+    """As asked, within what the looks of the verdict can use."""
+    asked, most = config.design.pairs, look_schedule(n_candidates).blocks
+    if asked is not None and asked > most:
+        raise UsageError(
+            f"design.pairs: {asked} is more than the looks of the verdict use; at most {most} "
+            f"for {counted(n_candidates, 'candidate')}"
+        )
+    return asked or most
+
+
+def toss(arms: Sequence[str], blocks: int, seed: int | None) -> Coins:
+    """A random order of `arms` for every block, drawn before anything runs.
+
+    Without a `seed` one is drawn; either way it is part of the plan, and gives the same orders.
+    """
+    if seed is None:
+        seed = random.SystemRandom().randrange(2**32)
+    rng = random.Random(seed)  # noqa: S311 - to be repeatable is the point
+    return Coins(seed, tuple(tuple(rng.sample(arms, len(arms))) for _ in range(blocks)))
+
+
+def blocks_of(
+    coins: Coins, baseline: str, spacing_s: float, *, and_back: bool
+) -> tuple[PlannedCell, ...]:
+    """Block after block in the order drawn: B C, or C B; `and_back`: B C C B, or C B B C.
+
+    A cell is called after its arm and its block, counted from 1.
+    """
+    cells: list[PlannedCell] = []
+    for block, order in enumerate(coins.orders):
+        runs = [*order, *reversed(order)] if and_back else list(order)
+        for i, arm in enumerate(runs):
+            half = "" if not and_back else "a" if i < len(order) else "b"
+            cells.append(
+                PlannedCell(
+                    index=len(cells),
+                    name=f"{arm}_{block + 1:02d}{half}",
+                    arm=arm,
+                    role="baseline" if arm == baseline else "candidate",
+                    wait_s=spacing_s if cells else 0.0,
+                    block=block,
+                )
+            )
+    return tuple(cells)
 
 
 def survey(arms: tuple[str, ...], spacing_s: float) -> tuple[PlannedCell, ...]:

@@ -66,18 +66,21 @@ def make_campaign_dir(runs_dir: Path, campaign_id: str) -> Path:
     return path
 
 
-def find_campaign(resume: str, runs_dir: Path) -> Path:
-    """The directory that `resume=` names: itself, or the id of a campaign in `runs_dir`."""
+def find_campaign(name: str, runs_dir: Path, asked_by: str = "resume=") -> Path:
+    """The directory that `name` is, or the id of a campaign in `runs_dir`.
+
+    `asked_by`: what stands before the name on the command line. Raises UsageError.
+    """
     try:
-        for path in (Path(resume), runs_dir / resume):
+        for path in (Path(name), runs_dir / name):
             if (path / CONFIG).is_file() and (path / PLAN).is_file():
                 return path
-    except OSError as e:
-        raise UsageError(f"resume={resume[:40]}...: {e.strerror}") from None
-    known = [p.parent.name for p in runs_dir.glob(f"*/{PLAN}")]
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{asked_by}{name[:40]!r}: {getattr(e, 'strerror', e)}") from None
+    known = sorted(p.parent.name for p in runs_dir.glob(f"*/{PLAN}"))
     raise UsageError(
-        f"resume={resume}: no campaign there, nor in {runs_dir}/"
-        f"{nearest(resume, known[-20:], 'campaigns')}"
+        f"{asked_by}{name}: no campaign there, nor in {runs_dir}/"
+        f"{nearest(name, known[-20:], 'campaigns')}"
     )
 
 

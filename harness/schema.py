@@ -31,6 +31,9 @@ MAX_LEVEL_MB = 2**24
 _LEVEL_RANGES = {"levels": ranged(above=0, high=100), "levels_mb": ranged(1, MAX_LEVEL_MB)}
 # of a chunk of two tokens none is scored
 MIN_SCORED_CTX = 3
+# designs that compare candidates with a baseline, and of them those made of randomised blocks
+COMPARING = ("four_cell", "pairs", "abba")
+BLOCK_DESIGNS = ("pairs", "abba")
 _SENTINELS = re.compile(rf"{SENTINEL}(_\d+)?")
 
 
@@ -87,9 +90,28 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class DesignConfig:
-    kind: Literal["four_cell", "survey", "levels"]
+    kind: Literal["four_cell", "pairs", "abba", "survey", "levels"]
     baseline: str | None
     candidates: tuple[str, ...] | None
+    # of pairs and abba; the other designs do without
+    pairs: int | None = field(default=None, metadata=ranged(1, 10_000))
+    seed: int | None = field(default=None, metadata=ranged(0, 2**63 - 1))
+    stop_when_decided: bool | None = None
+
+
+@dataclass(frozen=True)
+class ContaminatedConfig:
+    """From where on a cell's timing is no longer its arm's."""
+
+    step_pct: float = field(metadata=ranged(above=0, high=1000))
+    cap_move_pct: float = field(metadata=ranged(0, 100))
+    probe_move_pct: float = field(metadata=ranged(above=0, high=1000))
+    slow_cell_pct: float = field(metadata=ranged(above=0, high=1000))
+    majflt_time_pct: float = field(metadata=ranged(above=0, high=1000))
+    cpu_throttled_pct: float = field(metadata=ranged(above=0, high=100_000))
+    cpu_wait_pct: float = field(metadata=ranged(above=0, high=100_000))
+    neighbour_cpu_pct: float = field(metadata=ranged(above=0, high=100_000))
+    steal_cpu_pct: float = field(metadata=ranged(above=0, high=100_000))
 
 
 @dataclass(frozen=True)
@@ -98,6 +120,8 @@ class VerdictConfig:
     temp_tolerance_c: float = field(metadata=ranged(0))
     probe_tolerance_pct: float = field(metadata=ranged(0, 100))
     read_probe_tolerance_pct: float = field(metadata=ranged(0, 100))
+    margin_pct: float = field(metadata=ranged(above=0, high=50))
+    contaminated: ContaminatedConfig
 
 
 @dataclass(frozen=True)
@@ -225,7 +249,7 @@ def _check_perplexity(key: str, scored: str, cell: CellConfig, design: str) -> N
             f"{key}.perplexity: {say(scored)} and text={say(cell.text)} exclude each other: "
             "a text is scored or decoded; set one of them to null"
         )
-    if design == "four_cell":
+    if design in COMPARING:
         raise UsageError(
             f"{key}.perplexity: {say(scored)} where speeds are compared; "
             "set it to null, or use design=survey"
@@ -318,15 +342,17 @@ def _check_ladder(key: str, levels: tuple[float, ...], limits: Mapping[str, floa
 
 def _check_design(config: Config) -> None:
     design, cells = config.design, config.cells
-    if design.kind != "four_cell" and design.baseline is not None:
+    compares = design.kind in COMPARING
+    if not compares and design.baseline is not None:
         raise UsageError(f"design.baseline: a {design.kind} compares nothing; set it to null")
-    if design.kind == "four_cell" and design.baseline is None:
+    if compares and design.baseline is None:
         raise UsageError("design.baseline: null; name the cell that the others are compared with")
     if design.baseline is not None and design.baseline not in cells:
         raise UsageError(
             f"design.baseline: no cell is called {design.baseline!r}"
             f"{nearest(design.baseline, cells)}"
         )
+    _check_blocks(design)
     candidates = candidates_of(config)
     if not candidates:
         raise UsageError("design.candidates: none; give at least one cell besides the baseline")
@@ -345,6 +371,17 @@ def _check_design(config: Config) -> None:
             )
     if design.baseline is not None:
         _check_same_text(cells, design.baseline)
+
+
+def _check_blocks(design: DesignConfig) -> None:
+    in_blocks = design.kind in BLOCK_DESIGNS
+    for key in ("pairs", "seed", "stop_when_decided"):
+        if not in_blocks and getattr(design, key) is not None:
+            raise UsageError(
+                f"design.{key}: a {design.kind} has no pairs; use design=pairs or design=abba"
+            )
+    if in_blocks and design.stop_when_decided is None:
+        raise UsageError("design.stop_when_decided: null; use true or false")
 
 
 def _check_same_text(cells: Mapping[str, CellConfig], baseline: str) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -94,6 +94,15 @@ class StopFlag:
 
 # --- the session ---------------------------------------------------------------------------------
 
+# Whether a cell is still wanted, given the records so far by index. Asked before each cell of the
+# plan that has no record, in order; the same records must give the same answer, for a resume.
+Wants = Callable[[PlannedCell, Mapping[int, CellRecord]], bool]
+
+
+def every_cell(_cell: PlannedCell, _records: Mapping[int, CellRecord]) -> bool:
+    """A plan whose cells are all run."""
+    return True
+
 
 def run_session(
     plan: Plan,
@@ -106,11 +115,14 @@ def run_session(
     sampling: Sampling | None = None,
     evict_page_cache: bool = True,
     stop_when_baseline_fails: bool = True,
+    wants: Wants = every_cell,
     stop: StopFlag | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[CellRecord]:
     """Run the cells of `plan` that the journal does not say are finished; all records, in order.
+
+    Cells that `wants` turns down are passed over: once what they would show is known.
 
     The pause before a cell is measured from the end of the one before; the first cell after a
     resume waits as well. Raises UsageError (settings that cannot act, or a resume with another
@@ -127,6 +139,7 @@ def run_session(
         sampling=sampling or Sampling(),
         evict_page_cache=evict_page_cache,
         stop_when_baseline_fails=stop_when_baseline_fails,
+        wants=wants,
         stop=stop or StopFlag(),
         clock=clock,
         sleep=sleep,
@@ -145,6 +158,7 @@ class _Session:
     sampling: Sampling
     evict_page_cache: bool
     stop_when_baseline_fails: bool
+    wants: Wants
     stop: StopFlag
     clock: Callable[[], float]
     sleep: Callable[[float], None]
@@ -158,7 +172,7 @@ class _Session:
         records, resumed = self._begin()
         try:
             for cell in self.plan.cells:
-                if cell.index not in records:
+                if cell.index not in records and self.wants(cell, records):
                     records[cell.index] = self._run_cell(cell, resumed)
                     self._check_opening(cell, records[cell.index])
         except (KeyboardInterrupt, Interrupted) as e:
@@ -194,7 +208,8 @@ class _Session:
             opening, found.records[opening.index]
         ):
             found.damaged[opening.index] = f"was {found.records.pop(opening.index).status}"
-        if len(found.records) < len(self.plan.cells):
+        ended = any(e.event == "campaign_finished" for e in events)
+        if found.damaged or not ended:
             self.journal.append(
                 "campaign_resumed",
                 pid=os.getpid(),

@@ -30,7 +30,10 @@ def ranged(
 
 
 def from_mapping(cls: type[T], data: Any, key: str = "") -> T:
-    """Plain mapping to the dataclass `cls`, strictly: every key known, present and of its type."""
+    """Plain mapping to the dataclass `cls`, strictly: every key known and of its type.
+
+    Every key is present, but for those with a default: of a later version, or of one option.
+    """
     return typing.cast(T, _dataclass(cls, data, key))
 
 
@@ -45,6 +48,9 @@ def _dataclass(cls: type, data: Any, key: str) -> Any:
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
     for name, f in fields.items():
+        if name not in data and f.default is not dataclasses.MISSING:
+            values[name] = f.default
+            continue
         if name not in data or data[name] == MISSING:
             raise UsageError(f"{dot}{name}: needs a value; add {dot}{name}=VALUE")
         values[name] = _value(hints[name], data[name], dot + name)

@@ -44,7 +44,8 @@ class FourCellSettings:
 
     `max_gap_s`: how much longer than its recorded pause the break before a cell may be (a campaign
     that was interrupted and resumed). `min_decode_s`: a cell that decoded for less cannot tell the
-    device's speed from a hiccup. `repeat_command` closes every verdict.
+    device's speed from a hiccup. `final_command` would give a final verdict;
+    None: it is not known how the cells were run.
     """
 
     sentinel_stable_pct: float = 5.0
@@ -58,7 +59,7 @@ class FourCellSettings:
     stall_note_pct: float = 5.0
     max_gap_s: float = 300.0
     min_decode_s: float = 1.0
-    repeat_command: str = "python -m harness +experiment=matched_pair schedule.spacing_s=120"
+    final_command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -285,10 +286,9 @@ def _what_it_takes(bar: float, settings: FourCellSettings) -> str:
 
 
 def _closing(session: _Session) -> str:
-    return (
-        "a four-cell session never gives a final verdict; to see whether this one repeats "
-        f"(still provisional): {session.settings.repeat_command}"
-    )
+    command = session.settings.final_command
+    how = "randomised pairs do (design=pairs)" if command is None else f"this does: {command}"
+    return f"a four-cell session never gives a final verdict; {how}"
 
 
 def _sensor_notes(sensor: CpuSensor) -> tuple[str, ...]:

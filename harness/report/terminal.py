@@ -8,7 +8,9 @@ in MiB (2^20 bytes) throughout, like `cache_mb` and `memory.limit_mb`; `-` means
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TextIO
@@ -22,8 +24,9 @@ from harness.analysis import tables
 from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import details_in_words, levels_in_words
+from harness.analysis.standing import Standing, standing_in_words
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
-from harness.records import CellRecord, Plan, Prediction
+from harness.records import CellRecord, Coins, Plan, Prediction
 from harness.report.tables import (
     BAD,
     STYLES,
@@ -39,6 +42,7 @@ from harness.words import counted
 
 # wide enough that no table wraps in a log file
 PLAIN_WIDTH = 200
+ORDERS_WIDTH = 96
 # not a terminal: seconds between lines about one running cell
 PLAIN_PROGRESS_S = 15.0
 
@@ -75,7 +79,12 @@ FINDING_WORDS = {
     "attribution": "ms per token by part; those in the wall time add up to its change",
 }
 # too long for a column: said elsewhere
-_HIDDEN = {"levels": ("detail",), "cells": ("notes",), "attribution": ("note",)}
+_HIDDEN = {
+    "levels": ("detail",),
+    "cells": ("notes",),
+    "pairs": ("reasons",),  # their cells' are
+    "attribution": ("note",),
+}
 
 
 class Terminal:
@@ -143,8 +152,17 @@ class Terminal:
         `seconds`: what a cell of an arm took before. What all arms have in common stands below the
         table, not in every row of it.
         """
-        settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
         differing = differing_settings(plan.arms.values())
+        if plan.coins is not None:
+            self._blocks(plan, plan.coins, differing, seconds)
+        else:
+            self._cells(plan, differing, seconds)
+        same = said_of_all(plan.arms.values(), differing)
+        self.say(f"model {model_name}; in all cells: {same}")
+        self.say(_time_expected(plan, seconds))
+
+    def _cells(self, plan: Plan, differing: Sequence[str], seconds: Mapping[str, float]) -> None:
+        settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
         # without a baseline every cell is a candidate, and the only one of its arm
         whose = ("arm", "role") if plan.baseline is not None else ()
         table = empty_table("cell", *whose, "wait s", *differing, "expected s")
@@ -154,9 +172,28 @@ class Terminal:
             took = f"{seconds[cell.arm]:.0f}" if cell.arm in seconds else "unknown"
             table.add_row(*row, f"{cell.wait_s:g}", *(own[title] for title in differing), took)
         self._print_table(table)
-        same = said_of_all(plan.arms.values(), differing)
-        self.say(f"model {model_name}; in all cells: {same}")
-        self.say(_time_expected(plan, seconds))
+
+    def _blocks(
+        self, plan: Plan, coins: Coins, differing: Sequence[str], seconds: Mapping[str, float]
+    ) -> None:
+        """The arms, and the orders drawn: they need no line for each of dozens of cells."""
+        table = empty_table("arm", *differing, "expected s")
+        for name, arm in plan.arms.items():
+            own = settings_of(arm)
+            took = f"{seconds[name]:.0f}" if name in seconds else "unknown"
+            table.add_row(name, *(own[title] for title in differing), took)
+        self._print_table(table)
+        cells = Counter(cell.block for cell in plan.cells)[0]
+        back = ", then back" if plan.design == "abba" else ""
+        self.say(
+            f"at most {counted(len(coins.orders), 'block')} of {cells} cells, "
+            f"{plan.cells[-1].wait_s:g} s between cells"
+        )
+        self.say(f"the order within each was drawn (seed {coins.seed}){back}:")
+        # what belongs together stays on one line
+        orders = [f"{i + 1}:\xa0{chr(0xA0).join(o)}" for i, o in enumerate(coins.orders)]
+        for line in textwrap.wrap("  ".join(orders), ORDERS_WIDTH, break_long_words=False):
+            self.say(f"  {line.replace(chr(0xA0), ' ')}")
 
     # --- while it runs ---
 
@@ -205,6 +242,12 @@ class Terminal:
         else:
             words = f"{record.status}: {record.status_detail or 'no reason given'}"
         self.say(f"{_place(event)}: {words}", "" if record.status == "ok" else BAD)
+
+    def standings(self, standings: Sequence[Standing]) -> None:
+        """Where every candidate stands after a block, and what it still needs."""
+        for standing in standings:
+            style = _style(standing.outcome) if standing.decided else ""
+            self.say(standing_in_words(standing), style)
 
     # --- the result ---
 
@@ -265,10 +308,10 @@ class Terminal:
         self._reasons(drift.reasons)
         shared = _shared(verdict.verdicts)
         for v in verdict.verdicts:
-            effect = "" if v.effect_pct is None else f", {v.effect_pct:+.1f} % tok/s"
-            interval = "" if v.ci_pct is None else f" ({v.ci_pct[0]:+.1f} to {v.ci_pct[1]:+.1f} %)"
             words = f"{v.candidate} against {v.baseline}: {OUTCOME_WORDS[v.outcome]}"
-            self.say(f"{words}{effect}{interval}", _style(v.outcome))
+            self.say(f"{words}{_numbers(v)}", _style(v.outcome))
+            if v.effect_carried_by:
+                self._reasons([v.effect_carried_by])
             self._reasons(r for r in v.reasons if r not in shared)
         if shared:
             self.say("for all candidates:")
@@ -277,6 +320,19 @@ class Terminal:
     def _reasons(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
             self._console.print(Text(f"  - {reason}"), soft_wrap=True)
+
+
+def _numbers(v: CandidateVerdict) -> str:
+    """Effect, interval, p and pairs, as far as the design gives them."""
+    parts = []
+    if v.effect_pct is not None:
+        interval = "" if v.ci_pct is None else f" ({v.ci_pct[0]:+.1f} to {v.ci_pct[1]:+.1f} %)"
+        parts.append(f"{v.effect_pct:+.1f} % tok/s{interval}")
+    if v.p is not None:
+        parts.append(f"p {v.p:.4f}")
+    if v.clean_pairs is not None:
+        parts.append(counted(v.clean_pairs, "clean pair"))
+    return "".join(f", {part}" for part in parts)
 
 
 def _shared(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
@@ -299,14 +355,15 @@ def _time_expected(plan: Plan, seconds: Mapping[str, float]) -> str:
     waits = sum(cell.wait_s for cell in plan.cells)
     unknown = [cell.arm for cell in plan.cells if cell.arm not in seconds]
     total = waits + sum(seconds.get(cell.arm, 0.0) for cell in plan.cells)
+    most = "at most " if plan.coins is not None else ""  # it ends when it is decided
     if not unknown:
-        return f"time expected: {_duration(round(total))}, by earlier campaigns"
+        return f"time expected: {most}{_duration(round(total))}, by earlier campaigns"
     limits = sum(plan.arms[name].time_limit_s for name in unknown)
     known = f"{_duration(waits)} of waits"
     if len(unknown) < len(plan.cells):
         known = f"{_duration(round(total))} of waits and cells that ran before"
     return (
-        f"time expected: {known}; {counted(len(unknown), 'cell')} unknown, "
+        f"time expected: {most}{known}; {counted(len(unknown), 'cell')} unknown, "
         f"at most {_duration(limits)} by their time limits"
     )
 

@@ -23,6 +23,7 @@ from harness.records import Plan
 CONF = configure.conf_dir()
 REPO = Path(__file__).resolve().parents[2]
 NAMES = configure.options(CONF, "experiment")
+PAIRS = {"sequential_pairs", "aa"}
 SURVEYS = {"predictor_accuracy"}
 LADDERS = {"memory_levels", "eviction", "identity", "topk_ablation"}
 # what the names of greedy cells begin with, whose own words are what is compared
@@ -69,6 +70,9 @@ def test_an_experiment_plans_with_the_sentinel_that_its_design_needs(
     if name in SURVEYS | LADDERS:
         assert plan.design == ("survey" if name in SURVEYS else "levels")
         assert {c.role for c in plan.cells} == {"candidate"}
+        return
+    if name in PAIRS:
+        assert plan.design == "pairs" and plan.coins is not None
         return
     baselines = {c.index for c in plan.cells if c.arm == plan.baseline}
     assert plan.cells[-1].name == "sentinel"

@@ -148,11 +148,14 @@ def test_the_published_session_without_counters_and_hashes_is_read_alike() -> No
     assert verdict_of(verdict, "spec-2").outcome == "provisional_loss"
 
 
-def test_every_candidates_last_reason_is_a_command_that_stays_provisional() -> None:
+def test_every_candidates_last_reason_is_the_way_to_a_final_verdict() -> None:
+    command = "python -m harness design=pairs"
+    told = dataclasses.replace(SETTINGS, final_command=command)
     for records in (published_session(), session((5, 5, 3, 5)), []):
+        for v in four_cell_verdict("c", records, told, None).verdicts:
+            assert v.reasons[-1].endswith(f"final verdict; this does: {command}")
         for v in judge(records).verdicts:
-            assert v.reasons[-1].endswith(SETTINGS.repeat_command)
-            assert "provisional" in v.reasons[-1]
+            assert v.reasons[-1].endswith("randomised pairs do (design=pairs)")
 
 
 # --- drift ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from cell_parts import fake_build, make_arm, make_plan, with_engine
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.journal import Journal, load_records, read_journal
-from harness.records import CellRecord, Plan
+from harness.records import CellRecord, Plan, PlannedCell
 from harness.session import ModelFiles, StopFlag, run_session
 from harness.targets.local import LocalTarget, PageCache, Running
 
@@ -479,3 +479,41 @@ def test_nohup_stays_nohup() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_cells_that_are_no_longer_wanted_are_passed_over_and_the_next_keeps_its_pause(
+    bench: Bench,
+) -> None:
+    bench.options["wants"] = lambda cell, records: cell.name != "half" and len(records) < 2
+    records = bench.run(PLAN)
+    assert [r.cell for r in records] == ["baseline", "off"]
+    starts = [at for at, _ in bench.target.started]
+    assert starts[1] - starts[0] == pytest.approx(CELL_S + 30, abs=0.3)
+    assert read_journal(bench.dir)[-1].event == "campaign_finished"
+    assert read_journal(bench.dir)[-1].data["cells"] == 2
+    content = (bench.dir / "journal.jsonl").read_bytes()
+    assert bench.run(PLAN) == records
+    assert (bench.dir / "journal.jsonl").read_bytes() == content
+
+
+def test_what_is_wanted_is_asked_with_the_records_so_far_also_after_a_resume(
+    bench: Bench,
+) -> None:
+    asked: list[tuple[str, list[int]]] = []
+
+    def wants(cell: PlannedCell, records: Mapping[int, CellRecord]) -> bool:
+        asked.append((cell.name, sorted(records)))
+        return True
+
+    bench.options["wants"] = wants
+    bench.on_event = lambda e: (
+        bench.stop.request("x") if isinstance(e, CellStarted) and e.cell.index == 2 else None
+    )
+    with pytest.raises(Interrupted):
+        bench.run(PLAN)
+    bench.on_event, bench.stop = (lambda _e: None), StopFlag()
+    bench.run(PLAN)
+    assert asked == [
+        *[("baseline", []), ("half", [0]), ("off", [0, 1])],
+        *[("off", [0, 1]), ("sentinel", [0, 1, 2])],
+    ]

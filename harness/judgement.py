@@ -1,0 +1,183 @@
+"""From a campaign's directory to its verdict, by the design of its plan. Reads only.
+
+Nothing but what lies on disk is used, so a verdict can be had again without the device, by a run
+that has just ended, by `report`, and for what was imported, and is the same each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import rundir
+from harness.collect import read_device, read_output, read_series
+from harness.configure import conf_dir, load_yaml
+from harness.errors import UsageError
+from harness.journal import load_records, read_journal
+from harness.jsonable import from_json
+from harness.records import CellRecord, Plan
+from harness.schema import BLOCK_DESIGNS, VerdictConfig
+from harness.typed import from_mapping
+
+if TYPE_CHECKING:
+    from harness.analysis.contamination import ContaminationSettings
+    from harness.analysis.device_course import DeviceCourse
+    from harness.analysis.four_cell import FourCellSettings
+    from harness.analysis.outputs import Output
+    from harness.analysis.pairs import PairSettings
+    from harness.analysis.series import Series
+    from harness.verdicts import CampaignVerdict
+
+# the journal's first event: which command line asked for the campaign
+CREATED = "campaign_created"
+
+
+@dataclass
+class Measured:
+    """A campaign as it lies on disk; what is large is read when asked for, and kept."""
+
+    directory: Path
+    plan: Plan
+    settings: VerdictConfig
+    _series: dict[int, Series | None] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, directory: Path) -> Measured:
+        """Raises UsageError naming the file that is absent or cannot be read."""
+        stored = load_yaml(directory / rundir.CONFIG)
+        return cls(directory, stored_plan(directory), _verdict_settings(directory, stored))
+
+    def records(self) -> list[CellRecord]:
+        """The sound records so far, in order."""
+        return load_records(self.directory)
+
+    def series(self, records: Sequence[CellRecord]) -> dict[int, Series]:
+        """What every token took, by cell index, of those cells that recorded it."""
+        for r in records:
+            if r.index not in self._series:
+                self._series[r.index] = read_series(self.cell_dir(r))
+        return {r.index: s for r in records if (s := self._series[r.index]) is not None}
+
+    def device_courses(self, records: Sequence[CellRecord]) -> dict[int, DeviceCourse]:
+        """What the device did inside each cell, by its index, where that was sampled."""
+        read = {r.index: read_device(self.cell_dir(r)) for r in records}
+        return {index: course for index, course in read.items() if course is not None}
+
+    def outputs(self, records: Sequence[CellRecord]) -> dict[int, Output]:
+        """What every cell generated, by its index, where it is whole."""
+        read = {r.index: read_output(self.cell_dir(r), r) for r in records}
+        return {index: output for index, output in read.items() if output is not None}
+
+    def cell_dir(self, record: CellRecord) -> Path:
+        """Where a cell's files are."""
+        return self.directory / "cells" / f"{record.index:02d}-{record.cell}"
+
+
+def judge_directory(directory: Path) -> CampaignVerdict:
+    """The verdict of the campaign that lies in `directory`."""
+    measured = Measured.read(directory)
+    return judge(measured, measured.records())
+
+
+def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
+    """The verdict of `records`, which may be fewer than the plan has."""
+    from harness.analysis.attribution import with_attribution
+    from harness.analysis.contamination import examine
+    from harness.analysis.found import with_findings
+    from harness.analysis.four_cell import four_cell_verdict
+    from harness.analysis.pairs import pairs_verdict
+    from harness.analysis.survey import survey_verdict
+
+    plan, name = measured.plan, measured.directory.name
+    series = measured.series(records)
+    if plan.design in BLOCK_DESIGNS:
+        verdict = pairs_verdict(name, plan, records, series, pair_settings(measured.settings))
+        return with_attribution(verdict, plan, records, series)
+    cells = examine(records, series, _contamination_settings(measured.settings))
+    if plan.design in ("survey", "levels"):
+        words = "a survey" if plan.design == "survey" else "a ladder of memory limits"
+        verdict = with_findings(survey_verdict(name, words), records, measured.outputs(records))
+        return dataclasses.replace(verdict, cells=cells)
+    walls = {index: s.wall_ms.tolist() for index, s in series.items()}
+    verdict = four_cell_verdict(name, records, _four_cell_settings(measured), walls)
+    return with_attribution(dataclasses.replace(verdict, cells=cells), plan, records, series)
+
+
+def pair_settings(config: VerdictConfig, *, interim: bool = True) -> PairSettings:
+    """`interim`: also estimate between the looks."""
+    from harness.analysis.drift import DriftSettings
+    from harness.analysis.pairs import PairSettings
+
+    return PairSettings(
+        margin_pct=config.margin_pct,
+        drift=DriftSettings(stable_pct=config.stable_pct),
+        contamination=_contamination_settings(config),
+        interim=interim,
+    )
+
+
+def _contamination_settings(config: VerdictConfig) -> ContaminationSettings:
+    from harness.analysis.contamination import ContaminationSettings
+
+    own = vars(config.contaminated)
+    return ContaminationSettings(**own)
+
+
+def _four_cell_settings(measured: Measured) -> FourCellSettings:
+    from harness.analysis.four_cell import FourCellSettings
+
+    config = measured.settings
+    return FourCellSettings(
+        sentinel_stable_pct=config.stable_pct,
+        cpu_temp_tolerance_c=config.temp_tolerance_c,
+        probe_tolerance_pct=config.probe_tolerance_pct,
+        read_probe_tolerance_pct=config.read_probe_tolerance_pct,
+        final_command=final_command(measured.directory),
+    )
+
+
+# --- what was asked for --------------------------------------------------------------------------
+
+
+def stored_plan(directory: Path) -> Plan:
+    """Raises UsageError when it cannot be read."""
+    path = directory / rundir.PLAN
+    try:
+        return from_json(Plan, json.loads(path.read_bytes()), str(path))
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{path}: cannot be read: {e}; start a new campaign") from None
+
+
+def first_command(directory: Path) -> str | None:
+    """The command line that started a campaign, as its journal has it; None: it was imported."""
+    words = _overrides(directory)
+    return None if words is None else shlex.join(["python", "-m", "harness", *words])
+
+
+def final_command(directory: Path) -> str | None:
+    """The command line that would give a final verdict on what a quick session compared."""
+    words = _overrides(directory)
+    if words is None:
+        return None
+    kept = [w for w in words if not w.startswith(("design=", "resume="))]
+    return shlex.join(["python", "-m", "harness", *kept, "design=pairs"])
+
+
+def _overrides(directory: Path) -> list[str] | None:
+    created = [e for e in read_journal(directory) if e.event == CREATED]
+    words = created[0].data.get("overrides") if created else None
+    return [str(w) for w in words] if isinstance(words, list) else None
+
+
+def _verdict_settings(directory: Path, stored: Any) -> VerdictConfig:
+    """As stored; what an earlier version did not know, or an import does not, is the default."""
+    defaults = load_yaml(conf_dir() / "verdict" / "default.yaml")
+    own = stored.get("verdict") if isinstance(stored, Mapping) else None
+    if not isinstance(own, Mapping | None):
+        raise UsageError(f"{directory / rundir.CONFIG}: verdict: needs keys and values")
+    return from_mapping(VerdictConfig, {**defaults, **(own or {})}, "verdict")
