@@ -79,6 +79,11 @@ def read_session(files: SessionFiles) -> Session:
             continue
         cell.sources.append(read(decode(content(path))))
         cell.files.append(path)
+    for path in files.traces:
+        passed_over.append(PassedOver(_relative(path, files.directory), "a trace, not a cell"))
+        cell = _named(path, cells)
+        if cell is not None:
+            cell.notes.append(f"traced while it ran ({path.name}): its speed is that of a trace")
     chains = [(path, _attach_driver(path, cells)) for path in files.drivers]
     _name(cells)
     ordered, order = _in_order(cells, chains)

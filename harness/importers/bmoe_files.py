@@ -6,7 +6,7 @@ Reads the directory it is named. What a file is follows from its content, not fr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -26,7 +26,7 @@ _MAX_BYTES = 256 * 2**20
 _SNIFFED = 65536
 # texts that quote what a log says
 _DOCUMENTS = (".md", ".rst", ".html", ".json", ".jsonl", ".py", ".sh", ".ps1", ".patch")
-_TRACES = re.compile(r"^# (\w+_trace) v\d")
+_TRACE = re.compile(r"# \w+_trace v\d")
 
 
 @dataclass
@@ -39,6 +39,7 @@ class SessionFiles:
     states: list[Path] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)  # of one run each
     drivers: list[Path] = field(default_factory=list)  # of several cells
+    traces: list[Path] = field(default_factory=list)  # of single experts, reads or operations
     passed_over: list[PassedOver] = field(default_factory=list)
 
     @property
@@ -111,8 +112,9 @@ def _is_below(path: Path) -> bool:
 
 
 def _add(to: SessionFiles, other: SessionFiles) -> None:
-    for name in ("runs", "sidecars", "states", "logs", "drivers", "passed_over"):
-        getattr(to, name).extend(getattr(other, name))
+    for f in fields(SessionFiles):
+        if f.name != "directory":
+            getattr(to, f.name).extend(getattr(other, f.name))
 
 
 def _sorted_files(root: Path, files: list[Path]) -> SessionFiles:
@@ -138,8 +140,9 @@ def what_is(path: Path) -> tuple[str, str | None]:
     reason = _no_text(path, size, head) or _other_table(path, text)
     if reason is not None:
         return "", reason
-    if is_token_file(head):
-        return "runs", None
+    for kind, here in (("traces", _TRACE.match(text)), ("runs", is_token_file(head))):
+        if here:
+            return kind, None
     # what names a log may stand at its end, after llama.cpp's own pages
     text = decode(content(path)) if size > _SNIFFED else text
     for kind, test in (
@@ -166,10 +169,7 @@ def _no_text(path: Path, size: int, head: bytes) -> str | None:
 
 
 def _other_table(path: Path, text: str) -> str | None:
-    trace = _TRACES.match(text)
-    if trace is not None:
-        return f"a {trace[1].replace('_', ' ')}, not a cell"
-    if path.suffix.lower() != ".csv" or is_token_file(text.encode()):
+    if path.suffix.lower() != ".csv" or _TRACE.match(text) or is_token_file(text.encode()):
         return None
     header = next((s for s in text.split("\n") if s and not s.startswith("#")), "")
     return f"no column wall_ms (its header: {header[:60]}): not a per-token CSV"

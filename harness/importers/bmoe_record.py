@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.importers import measures
 from harness.importers.bmoe_cells import Cell
 from harness.importers.bmoe_tokens import NO_SUMMARY, rate_note
-from harness.importers.text import MIB, as_whole, mib, number, whole
+from harness.importers.text import MIB, as_whole, mib, number, ratio, whole
 from harness.importers.write import PLACE_GUESSED, ImportedCell, raw_names
 from harness.records import (
     ArmIdentity,
@@ -186,14 +186,12 @@ def _metrics(
     of_summary = Metrics(
         tok_s=None if rows else number(said.get("tok/s")) or None,
         hit_rate_total=None if hit_pct is None else hit_pct / 100,
-        bytes_per_token=read_mib * MIB / tokens
-        if streamed and read_mib is not None and tokens
+        bytes_per_token=ratio(read_mib * MIB, tokens)
+        if streamed and read_mib is not None
         else None,
-        spec_useful_share=useful / experts if experts and useful is not None else None,
-        dropped_share=dropped / routed if routed and dropped is not None else None,
-        prefill_tok_s=n_prompt / prefill_s
-        if n_prompt and prefill_s
-        else number(said.get("prefill_tps")) or None,
+        spec_useful_share=ratio(useful, experts),
+        dropped_share=ratio(dropped, routed),
+        prefill_tok_s=ratio(n_prompt, prefill_s) or number(said.get("prefill_tps")) or None,
         load_s=number(said.get("load_s")) or None,
         majflt_per_token=number(said.get("majflt/tok")) if number(said.get("cpu_s/tok")) else None,
     )

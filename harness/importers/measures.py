@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from harness.importers.text import as_whole
+from harness.importers.text import as_whole, ratio
 from harness.records import Counters, Metrics
 
 Row = Mapping[str, float | None]
@@ -46,8 +46,7 @@ def total(rows: Sequence[Row], name: str) -> float | None:
 
 def tok_s(rows: Sequence[Row]) -> float | None:
     """Rows / sum of wall times; None where a row has none."""
-    wall_ms = total(rows, "wall_ms")
-    return len(rows) * 1e3 / wall_ms if wall_ms else None
+    return ratio(len(rows) * 1e3, total(rows, "wall_ms"))
 
 
 def counters(rows: Sequence[Row]) -> Counters:
@@ -64,12 +63,10 @@ def metrics(rows: Sequence[Row]) -> Metrics:
     n = len(rows)
 
     def per_token(name: str) -> float | None:
-        value = total(rows, name)
-        return None if value is None else value / n
+        return ratio(total(rows, name), n)
 
     def share(part: str, of: str) -> float | None:
-        a, b = total(rows, part), total(rows, of)
-        return None if a is None or not b else a / b
+        return ratio(total(rows, part), total(rows, of))
 
     def peak(name: str) -> int | None:
         return as_whole(max((v for r in rows if (v := r.get(name)) is not None), default=None))

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+# beyond it is no time, size or count of a run, and sums could overflow
+_MOST = 1e18
 _BOM = "\ufeff"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MIB = 2**20
@@ -26,10 +28,18 @@ def decode(content: bytes) -> str:
 
 
 def number(text: str | None) -> float | None:
-    """The finite number that `text` is, spaces around it aside; else None."""
+    """The number that `text` is, spaces around it aside; None where it is none, or absurd."""
     if text is None or _NUMBER.fullmatch(text.strip(" \t")) is None:
         return None
     value = float(text)
+    return value if abs(value) <= _MOST else None
+
+
+def ratio(part: float | None, of: float | None) -> float | None:
+    """None where one is not known, or the other is nothing or next to it."""
+    if part is None or not of:
+        return None
+    value = part / of
     return value if math.isfinite(value) else None
 
 

@@ -500,7 +500,7 @@ def test_what_is_no_cell_is_passed_over_with_its_reason(tmp_path: Path) -> None:
     write(s / "copy.csv", run_file(3))
     write(s / "truth.csv", run_file(3))
     write(s / "README.md", "generation: 3 tokens, 0.1 s/token (10.0 tok/s)\n")
-    write(s / "trace.csv", "# route_trace v1\nturn,phase\n")
+    write(s / "a.route.csv", "# route_trace v1\nturn,phase\n")
     write(s / "lost.metrics", "peak_rss_kb=1\n")
     (s / "image.png").write_bytes(b"\x89PNG\0\0")
     write(s / "empty.log", "")
@@ -509,9 +509,9 @@ def test_what_is_no_cell_is_passed_over_with_its_reason(tmp_path: Path) -> None:
     reasons = {p.file: p.reason for p in imported.passed_over}
     assert "same bytes as a.csv" in reasons["copy.csv"]
     assert "ground truth" in reasons["truth.csv"] and "document" in reasons["README.md"]
-    assert (
-        "route trace" in reasons["trace.csv"] and "no run of this name" in reasons["lost.metrics"]
-    )
+    assert reasons["a.route.csv"] == "a trace, not a cell"
+    assert records(imported)["a"].notes[0].startswith("traced while it ran (a.route.csv)")
+    assert "no run of this name" in reasons["lost.metrics"]
     assert reasons["image.png"] == "not text" and reasons["empty.log"] == "empty"
 
 

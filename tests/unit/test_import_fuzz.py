@@ -191,6 +191,21 @@ def test_a_number_is_what_is_written_as_one(text: str) -> None:
         assert value == float(text) and re.search(r"[0-9]", text)
 
 
+@FUZZ
+@given(
+    st.sampled_from(TOKEN_FILES), st.lists(st.floats().map(repr), min_size=1, max_size=5), st.data()
+)
+def test_absurd_numbers_overflow_nothing(path: Path, puts: list[str], data: st.DataObject) -> None:
+    lines = path.read_bytes().split(b"\n")
+    for put in puts:
+        which = data.draw(st.integers(0, len(lines) - 1))
+        words = re.split(rb"([,= ])", lines[which])
+        words[data.draw(st.integers(0, len(words) - 1))] = put.encode()
+        lines[which] = b"".join(words)
+    sidecar = b"peak_rss_kb=%s\ncpu_temp_max_mC=%s\n" % (puts[0].encode(), puts[-1].encode())
+    import_bmoe(a__csv=b"\n".join(lines), a__metrics=sidecar)
+
+
 # --- plain tables --------------------------------------------------------------------------------
 
 CAMPAIGN = (
@@ -253,3 +268,17 @@ def test_plain_tables_cut_at_any_byte() -> None:
         import_csv(CAMPAIGN, TOKENS[:end])
     for end in range(len(CAMPAIGN)):
         import_csv(CAMPAIGN[:end], TOKENS)
+
+
+@FUZZ
+@given(st.lists(st.floats().map(repr), min_size=1, max_size=5), st.data())
+def test_absurd_numbers_in_plain_tables(puts: list[str], data: st.DataObject) -> None:
+    tables = []
+    for table in (CAMPAIGN, TOKENS):
+        lines = [line.split(b",") for line in table.split(b"\n")]
+        for put in puts:
+            row = lines[data.draw(st.integers(1, 2))]
+            row[data.draw(st.integers(0, len(row) - 1))] = put.encode()
+        tables.append(b"\n".join(b",".join(line) for line in lines))
+    import_csv(CAMPAIGN, tables[1])
+    import_csv(tables[0], TOKENS)
