@@ -4,6 +4,7 @@
 The prompt is a JSON object: `token_ms` (pause per token), `die_after` (tokens, then exit without a
 summary), `exit`, `complain` (error line), `signal` (sent to itself at the end), `ignore_term`,
 `start` (keys that replace those of the start record), `summary` (the same for the summary),
+`wall_ms` (what a token claims to take) with `jitter` (its spread, ln, and that of whole cells),
 `hang` (sleeps for an hour at the end), `strays` (a policy under which the last token is another
 one), `needed_bytes` (answer to `--plan-memory`; with
 `--ram-budget-mb` what is needed beside the arena), `refuse` (error line with which `--plan-memory`
@@ -18,9 +19,11 @@ import hashlib
 import json
 import math
 import os
+import random
 import signal
 import sys
 import time
+from pathlib import Path
 
 COUNTERS = {"read_bytes": 4096, "requests": 8, "hits": 6, "misses": 2, "evictions": 1}
 GROUPS = {f"evict_{age}_{side}": 0 for age in ("stale", "current") for side in ("left", "right")}
@@ -263,6 +266,10 @@ def decode(args, asked, telemetry, rows) -> None:
     print("token,wall_ms,io_ms,stall_ms," + ",".join([*counters, *FAULTS]), file=rows, flush=True)
     timing = {"io_ms": 0.5, "stall_ms": 0.25} if stream else {"io_ms": None, "stall_ms": None}
     walls_ms = [asked.get("wall_ms", 2.0) + token % 3 for token in range(args.n)]
+    # the same for the same cell of the same plan, so that a verdict can be foretold
+    rng, jitter = random.Random(Path(args.csv).parent.name), asked.get("jitter", 0.0)  # noqa: S311
+    day = rng.gauss(0, jitter)
+    walls_ms = [w * math.exp(day + rng.gauss(0, jitter)) for w in walls_ms]
     for token, wall_ms in enumerate(walls_ms):
         if token == asked.get("die_after"):
             return
