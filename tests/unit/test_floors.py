@@ -18,7 +18,7 @@ FLOORS: list[set[str]] = [
     {"__main__"},
     {"cli"},
     {"campaign"},
-    {"verbs"},
+    {"verbs", "power"},
     {"steering"},
     {"judgement", "session"},
     {"report", "tracking", "importers", "collect", "history"},
