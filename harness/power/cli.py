@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--power", type=float, default=0.8, metavar="SHARE", help="default: 0.8")
     p.add_argument(
-        "--campaigns", type=int, default=300, metavar="N", help="for each effect (default: 300)"
+        "--campaigns", type=int, default=200, metavar="N", help="for each effect (default: 200)"
     )
     p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     p.add_argument(
@@ -92,7 +92,7 @@ def _power(args: argparse.Namespace, line: _ProgressLine) -> str:
     spacing_s = source.device.spacing_s if args.spacing_s is None else args.spacing_s
     if args.json:
         return json.dumps(_json(source, study, spacing_s, args.seed), indent=1)
-    return _text(source, study, spacing_s)
+    return table(source, study, spacing_s)
 
 
 def _check(args: argparse.Namespace, effects: list[float]) -> None:
@@ -134,7 +134,8 @@ class _ProgressLine:
 # --- what it says --------------------------------------------------------------------------------
 
 
-def _text(source: Source, study: Study, spacing_s: float) -> str:
+def table(source: Source, study: Study, spacing_s: float) -> str:
+    """What was found, for the terminal."""
     lines = [*_device_lines(source, spacing_s), ""]
     lines.append(f"{'effect':>8}  {'power':>14}  {'pairs, median (90 %)':>20}  minutes")
     lines += [_row_line(row, study) for row in study.effects]
