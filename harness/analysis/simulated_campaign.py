@@ -1,19 +1,15 @@
-"""What simulated campaigns share with planned ones: order, coins, identity. Pure.
-
-The coins are those of `random.Random(seed)`, as `records.Coins` says.
-"""
+"""What simulated campaigns share with planned ones: order, coins, identity. Pure."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Literal
 
-from harness.plan import four_cell
-from harness.records import Arm, ArmIdentity, Coins, EngineSettings, Plan, PlannedCell
+from harness.looks import look_schedule
+from harness.plan import blocks_of, four_cell, toss
+from harness.records import Arm, ArmIdentity, Coins, EngineSettings, Plan
 
 Design = Literal["pairs", "abba", "four_cell"]
-PAIRS = 18
 
 
 def simulated_plan(
@@ -39,9 +35,11 @@ def simulated_plan(
             raise ValueError("four_cell has no blocks")
         cells = four_cell(baseline, tuple(candidates), spacing_s)
     else:
-        orders = _orders(names, PAIRS if blocks is None else blocks, seed)
-        coins = Coins(seed, orders)
-        cells = _in_blocks(design, orders, baseline, spacing_s)
+        wanted = look_schedule(1).blocks if blocks is None else blocks
+        if wanted < 1:
+            raise ValueError(f"a campaign has at least one block, not {wanted}")
+        coins = toss(names, wanted, seed)
+        cells = blocks_of(coins, baseline, spacing_s, and_back=design == "abba")
     engine = EngineSettings(threads=4, n_ctx=4096, n_batch=512, moe_stream=True, cache_mb=4000)
     return Plan(
         design=design,
@@ -63,29 +61,3 @@ def simulated_identity() -> ArmIdentity:
         direct_io=True,
         threads=4,
     )
-
-
-def _orders(names: Sequence[str], blocks: int, seed: int) -> tuple[tuple[str, ...], ...]:
-    if blocks < 1:
-        raise ValueError(f"a campaign has at least one block, not {blocks}")
-    coin = random.Random(seed)  # noqa: S311 - to be drawn again, not to be secret
-    return tuple(tuple(coin.sample(names, len(names))) for _ in range(blocks))
-
-
-def _in_blocks(
-    design: Design, orders: Sequence[tuple[str, ...]], baseline: str, spacing_s: float
-) -> tuple[PlannedCell, ...]:
-    cells: list[PlannedCell] = []
-    for block, order in enumerate(orders):
-        for arm in order if design == "pairs" else (*order, *reversed(order)):
-            cells.append(
-                PlannedCell(
-                    index=len(cells),
-                    name=arm,
-                    arm=arm,
-                    role="baseline" if arm == baseline else "candidate",
-                    wait_s=spacing_s if cells else 0.0,
-                    block=block,
-                )
-            )
-    return tuple(cells)

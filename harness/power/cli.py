@@ -76,16 +76,15 @@ def _power(args: argparse.Namespace, line: _ProgressLine) -> str:
     effects = [abs(e) for e in args.effect] if args.effect else list(EFFECTS_PCT)
     _check(args, effects)
     from harness.power.source import read_source
-    from harness.power.study import run_study
+    from harness.power.study import Conditions, run_study
 
     source = read_source(args.campaign, args.runs_dir)
     study = run_study(
-        source.device,
+        Conditions(source.device, source.settings, args.spacing_s),
         effects,
         target=args.power,
         campaigns=args.campaigns,
         seed=args.seed,
-        spacing_s=args.spacing_s,
         progress=line,
     )
     line.close()

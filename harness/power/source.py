@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import rundir
 from harness.analysis.device_noise import DeviceNoise, device_of
-from harness.analysis.series import Series
-from harness.collect import read_series
+from harness.analysis.pairs import PairSettings
 from harness.errors import UsageError
-from harness.journal import finished_cells, read_journal
-from harness.jsonable import from_json, to_json
+from harness.jsonable import to_json
+from harness.judgement import Measured, pair_settings, stored_plan
 from harness.records import Arm, Plan
+from harness.schema import BLOCK_DESIGNS
 
 _MAKE_ONE = "make one: python -m harness +experiment=aa"
 _NOT_SETTINGS = ("name", "time_limit_s")
@@ -21,12 +20,16 @@ _NOT_SETTINGS = ("name", "time_limit_s")
 
 @dataclass(frozen=True)
 class Source:
-    """A device as the cells of `arms` showed it; `aa`: every arm of the campaign is the same."""
+    """A device as the cells of `arms` showed it; `aa`: every arm of the campaign is the same.
+
+    `settings`: of its verdict, without the estimates between the looks.
+    """
 
     campaign_dir: Path
     arms: tuple[str, ...]
     aa: bool
     device: DeviceNoise
+    settings: PairSettings
 
 
 def read_source(campaign: str | None, runs_dir: Path) -> Source:
@@ -35,59 +38,42 @@ def read_source(campaign: str | None, runs_dir: Path) -> Source:
     Of any other campaign the baseline's cells serve, and those of arms with equal settings. Raises
     UsageError where there is none or too little in it, DeviceError where it is damaged.
     """
-    path = _newest_aa(runs_dir) if campaign is None else _named(campaign, runs_dir)
-    plan = _plan(path)
+    path = (
+        _newest_aa(runs_dir)
+        if campaign is None
+        else rundir.find_campaign(campaign, runs_dir, "--from ")
+    )
+    measured = Measured.read(path)
+    plan = measured.plan
     arms = _alike(plan)
     if not arms:
         raise UsageError(f"{path}: its plan compares nothing, so that no arm repeats; {_MAKE_ONE}")
-    events = read_journal(path)
-    records = [r for r in finished_cells(path, events).records.values() if r.arm in arms]
-    folders = {
-        int(e.data["index"]): path / Path(str(e.data["record"])).parent
-        for e in events
-        if e.event == "cell_finished"
-    }
-    series: dict[int, Series] = {}
-    for record in records:
-        found = read_series(folders[record.index]) if record.status == "ok" else None
-        if found is not None:
-            series[record.index] = found
+    records = [r for r in measured.records() if r.arm in arms]
     try:
-        device = device_of(records, series)
+        device = device_of(records, measured.series(records))
     except ValueError as e:
         raise UsageError(f"{path}: {e}; {_MAKE_ONE}") from None
-    return Source(path, arms, len(arms) == 1 + len(plan.candidates), device)
+    return Source(
+        campaign_dir=path,
+        arms=arms,
+        aa=len(arms) == 1 + len(plan.candidates),
+        device=device,
+        settings=pair_settings(measured.settings, interim=False),
+    )
 
 
 def _newest_aa(runs_dir: Path) -> Path:
     for path in sorted(runs_dir.glob(f"*/{rundir.PLAN}"), reverse=True):
         try:
-            plan = _plan(path.parent)
+            plan = stored_plan(path.parent)
         except UsageError:  # of another version of the harness
             continue
-        if plan.design in ("pairs", "abba") and len(_alike(plan)) == 1 + len(plan.candidates) > 1:
+        if plan.design in BLOCK_DESIGNS and len(_alike(plan)) == 1 + len(plan.candidates) > 1:
             return path.parent
     raise UsageError(
         f"{runs_dir}: no A/A campaign there to take the device's noise from; {_MAKE_ONE}, or name "
         "another campaign with --from"
     )
-
-
-def _named(campaign: str, runs_dir: Path) -> Path:
-    for path in (Path(campaign), runs_dir / campaign):
-        if (path / rundir.PLAN).is_file():
-            return path
-    raise UsageError(
-        f"--from {campaign}: no campaign there, nor in {runs_dir}; give its directory or its id"
-    )
-
-
-def _plan(campaign_dir: Path) -> Plan:
-    path = campaign_dir / rundir.PLAN
-    try:
-        return from_json(Plan, json.loads(path.read_bytes()))
-    except (OSError, ValueError) as e:
-        raise UsageError(f"{path}: not a plan that can be read ({e})") from None
 
 
 def _alike(plan: Plan) -> tuple[str, ...]:

@@ -28,10 +28,17 @@ _MOST_EXTRA_EFFECTS = 4
 # neighbouring effects between which the power is read off
 _NEAR = 1.7
 _NORMAL = NormalDist()
-# no verdict needs the estimates between its looks here
-_SETTINGS = PairSettings(interim=False)
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What campaigns are simulated on and judged with; `spacing_s`: None, as the device had it."""
+
+    device: DeviceNoise
+    settings: PairSettings
+    spacing_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,13 +96,12 @@ class Study:
 
 
 def run_study(
-    device: DeviceNoise,
+    conditions: Conditions,
     effects_pct: Sequence[float],
     *,
     target: float,
     campaigns: int,
     seed: int,
-    spacing_s: float | None,
     progress: Progress,
 ) -> Study:
     """Simulate `campaigns` campaigns for no effect and each of the effects (percent, positive).
@@ -103,7 +109,7 @@ def run_study(
     Effects are added until the power `target` is between two that are near each other.
     """
     seeds = range(seed, seed + campaigns)
-    with _Workers(device, spacing_s, progress) as workers:
+    with _Workers(conditions, progress) as workers:
         asked = sorted(set(effects_pct))
         endings = workers.run([0.0, *asked], seeds)
         nothing = _row(0.0, endings[0.0])
@@ -123,10 +129,9 @@ def run_study(
     )
 
 
-def one_campaign(
-    device: DeviceNoise, seed: int, effect_pct: float, spacing_s: float | None
-) -> Ending:
+def one_campaign(conditions: Conditions, seed: int, effect_pct: float) -> Ending:
     """Simulate and judge; the candidate makes `effect_pct` percent fewer tok/s."""
+    device, settings, spacing_s = conditions.device, conditions.settings, conditions.spacing_s
     plan, records, series = simulate_device(
         device,
         seed=seed,
@@ -134,7 +139,7 @@ def one_campaign(
         pairs=look_schedule(1).blocks,
         spacing_s=spacing_s,
     )
-    verdict = pairs_verdict("power", plan, records, series, _SETTINGS)
+    verdict = pairs_verdict("power", plan, records, series, settings)
     read = [row for row in verdict.pairs if row.status != "incomplete"]
     last = max(i for row in read for i in (*row.baseline_cells, *row.candidate_cells))
     ended_s, began_s = records[last].ended_unix_s, records[0].started_unix_s
@@ -221,8 +226,8 @@ def _row(effect_pct: float, endings: Sequence[Ending]) -> EffectRow:
 class _Workers:
     """As many processes as there are cores; none beside this one where there is one core."""
 
-    def __init__(self, device: DeviceNoise, spacing_s: float | None, progress: Progress) -> None:
-        self._device, self._spacing_s, self._progress = device, spacing_s, progress
+    def __init__(self, conditions: Conditions, progress: Progress) -> None:
+        self._conditions, self._progress = conditions, progress
         self._pool = ProcessPoolExecutor(cores) if (cores := _cores()) > 1 else None
         self._done = self._total = 0
 
@@ -250,18 +255,13 @@ class _Workers:
 
     def _each(self, batches: list[tuple[float, Sequence[int]]]) -> Iterator[list[Ending]]:
         if self._pool is None:
-            return (_batch(self._device, e, seeds, self._spacing_s) for e, seeds in batches)
-        futures = [
-            self._pool.submit(_batch, self._device, e, seeds, self._spacing_s)
-            for e, seeds in batches
-        ]
+            return (_batch(self._conditions, e, seeds) for e, seeds in batches)
+        futures = [self._pool.submit(_batch, self._conditions, e, seeds) for e, seeds in batches]
         return (future.result() for future in futures)
 
 
-def _batch(
-    device: DeviceNoise, effect_pct: float, seeds: Sequence[int], spacing_s: float | None
-) -> list[Ending]:
-    return [one_campaign(device, seed, effect_pct, spacing_s) for seed in seeds]
+def _batch(conditions: Conditions, effect_pct: float, seeds: Sequence[int]) -> list[Ending]:
+    return [one_campaign(conditions, seed, effect_pct) for seed in seeds]
 
 
 def _cores() -> int:

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from harness.analysis.device_noise import DeviceNoise, device_of
+from harness.analysis.pairs import PairSettings
 from harness.analysis.simulate import Campaign, simulate
+from harness.errors import UsageError
 from harness.journal import Journal, write_json
 from harness.power.cli import main, table
 from harness.power.source import Source, read_source
 from harness.power.study import (
+    Conditions,
     EffectRow,
     Study,
     effect_to_try,
@@ -30,6 +33,7 @@ def write(runs_dir: Path, name: str, campaign: Campaign) -> Path:
     directory = runs_dir / name
     with Journal.open(directory) as journal:
         write_json(directory / "plan.json", plan)
+        (directory / "config.yaml").write_text("name: test\n")
         for record in records:
             cell_dir = journal.make_cell_dir(f"{record.index:02d}-{record.cell}")
             if record.index in series:
@@ -52,8 +56,12 @@ def with_other_candidate(campaign: Campaign) -> Campaign:
 
 @pytest.fixture(scope="module")
 def device() -> DeviceNoise:
-    _, records, series = simulate("none", seed=3)
-    return device_of(records, series)
+    return conditions("none", 3).device
+
+
+def conditions(scenario: str, seed: int, spacing_s: float | None = None) -> Conditions:
+    _, records, series = simulate(scenario, seed=seed)
+    return Conditions(device_of(records, series), PairSettings(interim=False), spacing_s)
 
 
 def row(effect_pct: float, power: float, campaigns: int = 100) -> EffectRow:
@@ -79,7 +87,7 @@ def test_the_newest_campaign_of_identical_arms_is_taken(tmp_path: Path) -> None:
     assert read_source(older.name, tmp_path).campaign_dir == older
     assert read_source(str(older), Path("elsewhere")).campaign_dir == older
     # of a comparison the baseline's cells serve; here there are too few
-    with pytest.raises(Exception, match="6 of its cells"):
+    with pytest.raises(UsageError, match="6 of its cells"):
         read_source(compared.name, tmp_path)
 
 
@@ -132,7 +140,7 @@ def test_what_is_no_measure_of_noise_is_said(
         (nothing, "compares nothing", 2),
         (short, "5 of its cells have per-token times", 2),
         (torn, "line 1 is damaged", 1),
-        (plan_gone, "not a plan", 2),
+        (plan_gone, "plan.json: cannot be read", 2),
     ):
         assert main(["--from", str(path)]) == code
         err = capsys.readouterr().err
@@ -142,17 +150,14 @@ def test_what_is_no_measure_of_noise_is_said(
 # --- what is simulated ---------------------------------------------------------------------------
 
 
-def test_power_grows_with_the_effect_and_nothing_is_rarely_called_something(
-    device: DeviceNoise,
-) -> None:
+def test_power_grows_with_the_effect_and_nothing_is_rarely_called_something() -> None:
     steps: list[tuple[int, int]] = []
     study = run_study(
-        device,
+        conditions("none", 3),
         [3.6, 1.5, 1.5],
         target=0.5,
         campaigns=12,
         seed=1,
-        spacing_s=None,
         progress=lambda done, total: steps.append((done, total)),
     )
     effects, powers = [r.effect_pct for r in study.effects], [r.power for r in study.effects]
@@ -167,18 +172,17 @@ def test_power_grows_with_the_effect_and_nothing_is_rarely_called_something(
 
 
 def test_one_campaign_ends_when_the_verdict_falls(device: DeviceNoise) -> None:
-    large = one_campaign(device, seed=1, effect_pct=30.0, spacing_s=None)
+    large = one_campaign(conditions("none", 3), seed=1, effect_pct=30.0)
     assert large.outcome == "loss" and large.pairs == 7
     cells_min = 2 * large.pairs * (device.cell_s + device.spacing_s) / 60
     assert large.minutes == pytest.approx(cells_min, rel=0.08)
-    slow = one_campaign(device, seed=1, effect_pct=30.0, spacing_s=300.0)
+    slow = one_campaign(conditions("none", 3, 300.0), seed=1, effect_pct=30.0)
     assert slow.minutes - large.minutes == pytest.approx(13 * 270 / 60, abs=0.1)
 
 
 def test_replaced_pairs_are_counted_and_cost_time() -> None:
-    _, records, series = simulate("step", seed=2)
-    noisy = device_of(records, series)
-    endings = [one_campaign(noisy, seed=s, effect_pct=20.0, spacing_s=None) for s in range(6)]
+    noisy = conditions("step", 2)
+    endings = [one_campaign(noisy, seed=s, effect_pct=20.0) for s in range(6)]
     assert sum(e.replaced for e in endings) > 0
     assert np.mean([e.pairs for e in endings]) > 7
 
@@ -230,7 +234,7 @@ def test_json_says_what_was_simulated(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_table_says_what_the_budget_reaches(tmp_path: Path, device: DeviceNoise) -> None:
-    source = Source(tmp_path, ("B", "C"), aa=True, device=device)
+    source = Source(tmp_path, ("B", "C"), aa=True, device=device, settings=PairSettings())
     rows = (row(2.0, 0.5), row(3.0, 0.9))
     found = smallest_effect(rows, 0.8)
     assert found.effect_pct is not None
