@@ -8,6 +8,7 @@ confounded. So is a pair that decoded different texts: that is other work.
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,7 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
     "expert_used": ("--expert-used", "--n-expert-used"),
     "threads": ("-t", "--threads"),
 }
+_HASH = re.compile(r"[0-9a-f]{40,}")
 # Differences that count as unasked when the command lines are unknown: nothing shows the intention.
 _SUSPECT_WITHOUT_ARGV = (
     "model_sha256",
@@ -231,5 +233,5 @@ def _only_in(name: str, record: CellRecord) -> str:
 
 
 def _short(value: Any) -> str:
-    """Hashes at a readable length."""
-    return value[:12] if isinstance(value, str) else str(value)
+    """Hashes at a readable length; names of models are as long as they are."""
+    return value[:12] if _HASH.fullmatch(str(value)) else str(value)

@@ -166,9 +166,8 @@ class _Body:
         if streamed is False:
             _drop(rows, _READING)  # a mapped file is read unseen
         _drop(rows, _unmeasured(rows))
-        if streamed and _serial(rows, settings):
-            for row in rows:
-                row["stall_ms"] = row.get("io_ms")
+        if streamed:
+            _as_ours(rows, settings)
         hits = [v for row in self.raw if (v := row.get("cache_hit_pct")) is not None]
         budgets = [v for row in self.raw if (v := row.get("cache_budget_mib")) is not None]
         problems = list(self.problems)
@@ -261,12 +260,26 @@ def _streamed(
     return hits or any(v for v in seen)
 
 
-def _serial(rows: Sequence[Row], settings: Mapping[str, str]) -> bool:
-    """Without overlap compute waits for every read, which this engine does not call a stall."""
+def _as_ours(rows: Sequence[dict[str, float | None]], settings: Mapping[str, str]) -> None:
+    """Reading and waiting as `tokens.csv` means them.
+
+    Without overlap compute waits for every read, which this engine does not call a stall. With
+    overlap its `io_ms` sums what all lanes were busy, which may be more than the wall time.
+    """
     said = settings.get("overlap")
+    stalled = measures.total(rows, "stall_ms")
     if said in ("0", "1"):
-        return said == "0"
-    return bool(measures.column(rows, "stall_ms")) and not measures.total(rows, "stall_ms")
+        serial = said == "0"
+    elif stalled is None:
+        serial = measures.reading_adds_up(rows)
+    else:
+        serial = stalled == 0
+    if serial:
+        for row in rows:
+            row["stall_ms"] = row.get("io_ms")
+    elif said == "1" or stalled:
+        for row in rows:
+            row["lane_busy_ms"] = row.pop("io_ms", None)
 
 
 def _unmeasured(rows: Sequence[Row]) -> tuple[str, ...]:

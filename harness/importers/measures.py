@@ -22,7 +22,7 @@ COLUMNS = (
     *("requests", "hits", "misses", "evictions", "spec_read_bytes", "spec_experts"),
     *("spec_useful", "retained", "routed", "dropped"),
     *("majflt", "minflt", "cpu_ms", "invol_ctx", "swap_bytes", "mem_available_bytes"),
-    *("rss_bytes", "rss_anon_bytes", "turn"),
+    *("rss_bytes", "rss_anon_bytes", "turn", "lane_busy_ms"),
 )
 _COUNTED = (
     *("read_bytes", "requests", "hits", "misses", "evictions", "spec_read_bytes"),
@@ -30,6 +30,8 @@ _COUNTED = (
 )
 # tok/s as printed has three decimals, and its wall times three of a millisecond
 RATE_TOLERANCE = 0.00051
+# rounding of three values to a thousandth of a millisecond
+_ADDS_UP_MS = 0.005
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
@@ -42,6 +44,17 @@ def total(rows: Sequence[Row], name: str) -> float | None:
     """The sum of a column that every row has."""
     values = column(rows, name)
     return math.fsum(values) if values else None
+
+
+def reading_adds_up(rows: Sequence[Row]) -> bool:
+    """Reading, computing and managing make up every wall time: compute waited for every read."""
+    for row in rows:
+        wall_ms, io_ms, compute_ms = (row.get(n) for n in ("wall_ms", "io_ms", "compute_ms"))
+        if wall_ms is None or io_ms is None or compute_ms is None:
+            return False
+        if abs(wall_ms - io_ms - compute_ms - (row.get("manage_ms") or 0.0)) > _ADDS_UP_MS:
+            return False
+    return bool(rows)
 
 
 def tok_s(rows: Sequence[Row]) -> float | None:

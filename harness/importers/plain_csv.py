@@ -48,8 +48,6 @@ _TOKEN_COLUMNS = {name: (name, 1.0) for name in measures.COLUMNS} | {
     "rss_anon_mib": ("rss_anon_bytes", float(MIB)),
 }
 _MAY_BE_NEGATIVE = re.compile(r".*_c|t_start_s")
-# rounding of three values to a thousandth of a millisecond
-_ADDS_UP_MS = 0.005
 
 
 @dataclass(frozen=True)
@@ -233,14 +231,9 @@ def _with_stall(rows: list[dict[str, float | None]]) -> tuple[Row, ...]:
 
     That is what `stall_ms` is (docs/engine.md); a file that has it already is left as it is.
     """
-    if any(row.get("stall_ms") is not None for row in rows):
+    has_it = any(row.get("stall_ms") is not None for row in rows)
+    if has_it or not measures.reading_adds_up(rows):
         return tuple(rows)
-    for row in rows:
-        io_ms, compute_ms, wall_ms = row.get("io_ms"), row.get("compute_ms"), row["wall_ms"]
-        if io_ms is None or compute_ms is None or wall_ms is None:
-            return tuple(rows)
-        if abs(wall_ms - io_ms - compute_ms - (row.get("manage_ms") or 0.0)) > _ADDS_UP_MS:
-            return tuple(rows)
     return tuple({**row, "stall_ms": row["io_ms"]} for row in rows)
 
 

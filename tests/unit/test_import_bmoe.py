@@ -90,7 +90,19 @@ def test_v0_overlap_keeps_the_stall_that_was_measured() -> None:
     rows = next(
         c.rows for c in session(SAMPLES / "v0").cells if c.record.cell == "qwen_c4000_l4_ov"
     )
-    assert rows[0]["io_ms"] == 806.741 and rows[0]["stall_ms"] == 157.22
+    assert rows[0]["stall_ms"] == 157.22
+    # the sum over lanes, beyond the wall time of 483 ms: not the time with a read in flight
+    assert "io_ms" not in rows[0] and rows[0]["lane_busy_ms"] == 806.741
+
+
+def test_seven_columns_without_a_stall_are_serial_where_they_add_up(tmp_path: Path) -> None:
+    header = "step,steps,wall_ms,io_ms,compute_ms,read_bytes,cache_hit_pct\n"
+    end = "# summary tokens=2 tok/s=10.000\n"
+    write(tmp_path / "s" / "a.csv", header + "1,2,100,40,60,1,9\n2,2,100,30,70,1,9\n" + end)
+    write(tmp_path / "s" / "b.csv", header + "1,2,100,40,80,1,9\n2,2,100,30,70,1,9\n" + end)
+    a, b = session(tmp_path / "s").cells
+    assert [row["stall_ms"] for row in a.rows] == [40, 30]
+    assert all("stall_ms" not in row and row["io_ms"] for row in b.rows)
 
 
 def test_v1_the_removed_speculation_is_not_counted_where_it_was_off() -> None:
