@@ -24,11 +24,12 @@ _WORDS = re.compile(r"[\s,:;()\[\]]+")
 
 ORDER_DRIVER = "that of the driver's log"
 ORDER_TIMES = "that of their times"
+ORDER_ONE = "that of one"
 GUESS_BATTERY = "the battery's temperature at entry"
 GUESS_NAMES = "the names of files"
 
 
-@dataclass
+@dataclass(eq=False)
 class Cell:
     """One run with all that was noted of it; `tokens` None: only a log is left."""
 
@@ -59,7 +60,7 @@ class Session:
 
     @property
     def order_is_known(self) -> bool:
-        return self.order in (ORDER_DRIVER, ORDER_TIMES)
+        return self.order in (ORDER_DRIVER, ORDER_TIMES, ORDER_ONE)
 
 
 def read_session(files: SessionFiles) -> Session:
@@ -233,6 +234,8 @@ def _in_order(cells: list[Cell], chains: list[tuple[Path, list[Cell]]]) -> tuple
         unit = [c for c in chain if id(c) not in placed]
         placed |= {id(c) for c in unit}
         units += [(path.stem, unit)] if unit else []
+    if len(cells) == 1:
+        return cells, ORDER_ONE
     if len(units) == 1 and len(placed) == len(cells):
         return units[0][1], ORDER_DRIVER
     units += [(c.name, [c]) for c in cells if id(c) not in placed]

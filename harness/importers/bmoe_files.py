@@ -29,7 +29,7 @@ _DOCUMENTS = (".md", ".rst", ".html", ".json", ".jsonl", ".py", ".sh", ".ps1", "
 _TRACE = re.compile(r"# \w+_trace v\d")
 
 
-@dataclass
+@dataclass(eq=False)
 class SessionFiles:
     """A session's files by what they are; `runs` are per-token CSVs."""
 
@@ -77,15 +77,16 @@ def _sessions(directory: Path) -> list[SessionFiles]:
     dated = [d for d in below if _DATED.match(d.name)]
     others = [d for d in below if d not in dated]
     nested = [s for d in others for s in _sessions(d)]
-    holding_runs = [s for s in nested if s.runs]
-    parts = all(_KINDS.fullmatch(s.directory.name) for s in nested)
-    if own.has_cells or (nested and (parts or len(holding_runs) <= 1 < len(nested))):
+    by_date = [s for s in nested if _DATED.match(s.directory.name)]
+    parts = [s for s in nested if s not in by_date]
+    by_kind = all(_KINDS.fullmatch(s.directory.name) for s in parts)
+    if own.has_cells or (parts and (by_kind or sum(bool(s.runs) for s in parts) <= 1 < len(parts))):
         for other in others:
             _add(own, _sorted_files(directory, _files(other, deep=True)))
         found = [own] if own.has_cells else []
     else:
-        found = nested
-    return found + [s for d in dated for s in _sessions(d)]
+        found = parts
+    return found + by_date + [s for d in dated for s in _sessions(d)]
 
 
 def _entries(directory: Path) -> list[Path]:

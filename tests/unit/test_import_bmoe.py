@@ -397,6 +397,13 @@ def test_several_sessions_are_several_campaigns(
     assert len(json.loads(capsys.readouterr().out)["campaign_dirs"]) == 2
 
 
+def test_dated_directories_are_sessions_wherever_they_lie(tmp_path: Path) -> None:
+    for i, place in enumerate((".", "part", "old/2026-01-01", "2026-01-02", "2026-01-02/logs")):
+        write(tmp_path / "s" / place / f"r{i}.csv", run_file(3, 100 + i))
+    found = {i.name: sorted(records(i)) for i in sessions(tmp_path / "s")}
+    assert found == {"s": ["r0", "r1"], "2026-01-01": ["r2"], "2026-01-02": ["r3", "r4"]}
+
+
 @pytest.mark.parametrize("layout", [("csv", "logs", "metrics"), ("", "logs", ""), ("x", "y", "z")])
 def test_files_of_one_session_may_lie_apart_by_kind(
     tmp_path: Path, layout: tuple[str, str, str]
