@@ -56,14 +56,23 @@ class CpuQuota:
         else:
             (self.directory / "cpu.max").write_text(f"max {PERIOD_US}")
 
+    @property
+    def held_back_s(self) -> float:
+        """How long its processes were held back so far, summed over cores."""
+        lines = (self.directory / "cpu.stat").read_text().splitlines()
+        count = dict(line.split() for line in lines)
+        if self._version == 1:
+            return int(count["throttled_time"]) / 1e9
+        return int(count["throttled_usec"]) / 1e6
+
     def wrapper(self, path: Path, program: Path, log: Path | None = None) -> Path:
         """A script at `path` that enters the cgroup and becomes the program.
 
-        It notes in `log` when it did, a line of seconds since boot for each start.
+        `log` grows by a line with each start.
         """
         lines = ["#!/bin/sh", f"echo $$ > {shlex.quote(str(self.entrance))} || exit 99"]
         if log is not None:
-            lines.append(f'read up rest < /proc/uptime && echo "$up" >> {shlex.quote(str(log))}')
+            lines.append(f"echo started >> {shlex.quote(str(log))}")
         lines.append(f'exec {shlex.quote(str(program))} "$@"')
         path.write_text("\n".join(lines) + "\n")
         path.chmod(0o755)

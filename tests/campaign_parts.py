@@ -1,0 +1,47 @@
+"""One campaign of sequential pairs, run as a user runs it, and what it said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.journal import load_records
+from harness.jsonable import from_json
+from harness.records import CellRecord
+from harness.verdicts import CampaignVerdict
+
+
+class CampaignFailedError(Exception):
+    """One line: a campaign that gave no verdict."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    directory: Path
+    verdict: CampaignVerdict
+    records: Sequence[CellRecord]
+
+
+def judged_campaign(runs_dir: Path, overrides: Sequence[str]) -> Judged:
+    """Runs `+experiment=sequential_pairs` below `runs_dir`; the process ends with this call."""
+    argv = [sys.executable, "-m", "harness", "+experiment=sequential_pairs", f"runs_dir={runs_dir}"]
+    with (runs_dir / "output.txt").open("w+") as output:
+        with subprocess.Popen(
+            [*argv, *overrides], stdout=output, stderr=subprocess.STDOUT, cwd=runs_dir
+        ) as process:
+            try:
+                code = process.wait()
+            finally:
+                process.terminate()
+        output.seek(0)
+        last = output.read().strip().rpartition("\n")[2]
+    verdicts = list(runs_dir.glob("*/verdict.json"))
+    if code != 0 or len(verdicts) != 1:
+        raise CampaignFailedError(f"exit code {code}, {len(verdicts)} verdicts: {last}")
+    verdict = from_json(CampaignVerdict, json.loads(verdicts[0].read_bytes()), "verdict.json")
+    directory = verdicts[0].parent
+    return Judged(directory, verdict, load_records(directory))

@@ -1,0 +1,55 @@
+"""A whole campaign while a CPU quota holds the engine back in some cells, blind to the arms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from campaign_parts import judged_campaign
+from quota_parts import QuotaUnavailableError, cpu_quota
+from throttle_parts import Draws, Throttler
+
+from harness.build import ensure_engine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+# A fifth of a core is less than what busy neighbours leave the engine, so that it is felt.
+DRAWS = Draws(cores=0.2, share=0.35)
+OVERRIDES = (
+    *("cells.candidate={}", "cell.engine.cache_fraction=1.0"),
+    *("cell.engine.drop_cold_experts=null", "cell.n_predict=640", "design.pairs=8"),
+    *("schedule.spacing_s=0", "schedule.probe_s=0.2", "tracking=off"),
+)
+
+
+def test_held_cells_are_found_and_no_candidate_is_blamed(tmp_path: Path) -> None:
+    engine = ensure_engine().engine
+    log = tmp_path / "starts.txt"
+    try:
+        with cpu_quota() as quota, Throttler(quota, log, "cells", 1, DRAWS) as throttler:
+            wrapper = quota.wrapper(tmp_path / "moe-engine", engine, log)
+            judged = judged_campaign(tmp_path, [*OVERRIDES, f"engine.binary={wrapper}"])
+    except QuotaUnavailableError as e:
+        pytest.skip(str(e))
+    assert not quota.directory.exists()
+    lost_s = {record.index: throttler.lost_s(record) for record in judged.records}
+    shares = {r.index: r.metrics.cpu_throttled_share or 0.0 for r in judged.records}
+    held = {index for index, share in shares.items() if share >= 0.1}
+    assert held, "the quota was never felt"
+    assert all(lost_s[index] > 0 for index in held)
+    assert all(lost_s[index] < 0.2 for index, share in shares.items() if share == 0)
+    found = {
+        cell.index: cell.reasons for cell in judged.verdict.cells if cell.status == "contaminated"
+    }
+    assert held <= set(found)
+    by_quota = {i for i, reasons in found.items() if any("quota" in why for why in reasons)}
+    assert held <= by_quota
+    assert all(lost_s[index] > 0 for index in by_quota)
+    left_out = {
+        index
+        for pair in judged.verdict.pairs
+        if pair.status == "replaced"
+        for index in (*pair.baseline_cells, *pair.candidate_cells)
+    }
+    assert held <= left_out
+    assert judged.verdict.verdicts[0].outcome not in ("win", "loss")
