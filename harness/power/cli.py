@@ -45,7 +45,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--power", type=float, default=0.8, metavar="SHARE", help="default: 0.8")
     p.add_argument(
-        "--campaigns", type=int, default=200, metavar="N", help="for each effect (default: 200)"
+        "--campaigns",
+        type=int,
+        default=200,
+        metavar="N",
+        help="at most so many for each effect; fewer where its power is soon known (default: 200)",
     )
     p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     p.add_argument(
@@ -190,9 +194,9 @@ def _conclusions(source: Source, study: Study) -> list[str]:
         f"with no effect: win or loss {none.power:.1%} ±{none.power_se:.1%}, equivalent "
         f"{none.equivalent:.1%}, in {none.pairs[0]} pairs ({none.pairs[1]}); "
         f"{none.replaced:.1%} of all pairs are replaced",
-        f"± is one standard error of {counted(none.campaigns, 'simulated campaign')}; of the "
-        f"device's own spread, known from {counted(cells, 'cell')}, it is {_own_error(cells):.0%}, "
-        "and so of the smallest effect",
+        f"± is one standard error of the simulation, of at most "
+        f"{counted(none.campaigns, 'campaign')} for each effect; of the device's own spread, known "
+        f"from {counted(cells, 'cell')}, it is {_own_error(cells):.0%}, and so of the smallest effect",
     ]
 
 

@@ -22,6 +22,9 @@ from harness.looks import look_schedule
 from harness.verdicts import Outcome
 
 _BATCH = 10
+_ROUND = 50
+# a standard error at which a power is known well enough
+_SURE_SE = 0.02
 _MOST_EFFECT_PCT = 60.0
 _LEAST_EFFECT_PCT = 0.1
 _MOST_EXTRA_EFFECTS = 4
@@ -104,21 +107,21 @@ def run_study(
     seed: int,
     progress: Progress,
 ) -> Study:
-    """Simulate `campaigns` campaigns for no effect and each of the effects (percent, positive).
+    """Simulate up to `campaigns` campaigns for no effect and each of the effects (percent, > 0).
 
     Effects are added until the power `target` is between two that are near each other.
     """
     seeds = range(seed, seed + campaigns)
     with _Workers(conditions, progress) as workers:
         asked = sorted(set(effects_pct))
-        endings = workers.run([0.0, *asked], seeds)
-        nothing = _row(0.0, endings[0.0])
-        rows = [_row(e, endings[e]) for e in asked]
+        found = workers.run([0.0, *asked], seeds)
+        nothing = found.pop(0.0)
+        rows = list(found.values())
         for _ in range(_MOST_EXTRA_EFFECTS):
             extra = effect_to_try(rows, target)
             if extra is None:
                 break
-            rows.append(_row(extra, workers.run([extra], seeds)[extra]))
+            rows.append(workers.run([extra], seeds)[extra])
             rows.sort(key=lambda row: row.effect_pct)
     return Study(
         nothing=nothing,
@@ -164,7 +167,8 @@ def smallest_effect(rows: Sequence[EffectRow], target: float) -> Smallest:
     x, y = math.log(low.effect_pct), math.log(high.effect_pct)
     per_quantile = (y - x) / (b - a)
     effect_pct = math.exp(min(max(x + (wanted - a) * per_quantile, x), y))
-    quantile_se = math.sqrt(target * (1 - target) / low.campaigns) / _NORMAL.pdf(wanted)
+    fewest = min(low.campaigns, high.campaigns)
+    quantile_se = math.sqrt(target * (1 - target) / fewest) / _NORMAL.pdf(wanted)
     return Smallest(effect_pct, effect_pct * quantile_se * per_quantile)
 
 
@@ -238,20 +242,29 @@ class _Workers:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def run(self, effects_pct: Sequence[float], seeds: Sequence[int]) -> dict[float, list[Ending]]:
-        """The endings of every seed's campaign under every effect, in order of the seeds."""
-        batches = [
-            (effect, seeds[at : at + _BATCH])
-            for effect in effects_pct
-            for at in range(0, len(seeds), _BATCH)
-        ]
-        self._total += len(effects_pct) * len(seeds)
+    def run(self, effects_pct: Sequence[float], seeds: Sequence[int]) -> dict[float, EffectRow]:
+        """What became of the campaigns of these seeds under every effect.
+
+        An effect whose power is known well enough needs no more of them; without an effect all run.
+        """
         endings: dict[float, list[Ending]] = {effect: [] for effect in effects_pct}
-        for (effect, batch), found in zip(batches, self._each(batches), strict=True):
-            endings[effect] += found
-            self._done += len(batch)
-            self._progress(self._done, self._total)
-        return endings
+        self._total += len(effects_pct) * len(seeds)
+        wanting = list(effects_pct)
+        for at in range(0, len(seeds), _ROUND):
+            of_round = seeds[at : at + _ROUND]
+            batches = [
+                (effect, of_round[k : k + _BATCH])
+                for effect in wanting
+                for k in range(0, len(of_round), _BATCH)
+            ]
+            for (effect, batch), found in zip(batches, self._each(batches), strict=True):
+                endings[effect] += found
+                self._done += len(batch)
+                self._progress(self._done, self._total)
+            known = [e for e in wanting if e and _row(e, endings[e]).power_se <= _SURE_SE]
+            wanting = [e for e in wanting if e not in known]
+            self._total -= len(known) * (len(seeds) - at - len(of_round))
+        return {effect: _row(effect, found) for effect, found in endings.items()}
 
     def _each(self, batches: list[tuple[float, Sequence[int]]]) -> Iterator[list[Ending]]:
         if self._pool is None:

@@ -14,11 +14,13 @@ from harness.analysis.pairs import PairSettings
 from harness.analysis.simulate import Campaign, simulate
 from harness.errors import UsageError
 from harness.journal import Journal, write_json
+from harness.power import study as study_module
 from harness.power.cli import main, table
 from harness.power.source import Source, read_source
 from harness.power.study import (
     Conditions,
     EffectRow,
+    Ending,
     Study,
     effect_to_try,
     one_campaign,
@@ -169,6 +171,32 @@ def test_power_grows_with_the_effect_and_nothing_is_rarely_called_something() ->
     assert study.smallest.effect_pct is not None and 1.5 < study.smallest.effect_pct < 3.6
     assert steps[-1] == (48, 48)
     assert study.budget_pairs == 18
+
+
+def test_what_is_soon_known_is_not_simulated_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, with endings made up: every third seed is too noisy for 2 %."""
+
+    def ending(_: Conditions, seed: int, effect_pct: float) -> Ending:
+        seen = effect_pct >= 5 or (effect_pct > 0 and seed % 3)
+        return Ending("loss" if seen else "inconclusive", 7 if seen else 18, 0, 10.0)
+
+    monkeypatch.setattr(study_module, "one_campaign", ending)
+    monkeypatch.setattr(study_module, "_cores", lambda: 1)
+    steps: list[tuple[int, int]] = []
+    study = run_study(
+        conditions("none", 3),
+        [2.0, 5.0],
+        target=0.8,
+        campaigns=120,
+        seed=0,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert study.nothing.campaigns == 120 and study.nothing.power == 0.0
+    rows = {r.effect_pct: r for r in study.effects}
+    assert rows[2.0].campaigns == 120 and rows[2.0].power == pytest.approx(2 / 3)
+    assert rows[2.0].pairs == (7, 18) and rows[2.0].undecided == pytest.approx(1 / 3)
+    assert rows[5.0].campaigns == 50 and rows[5.0].power == 1.0
+    assert steps[-1][0] == steps[-1][1] == sum(r.campaigns for r in study.effects) + 120
 
 
 def test_one_campaign_ends_when_the_verdict_falls(device: DeviceNoise) -> None:
