@@ -194,9 +194,10 @@ def _conclusions(source: Source, study: Study) -> list[str]:
         f"with no effect: win or loss {none.power:.1%} ±{none.power_se:.1%}, equivalent "
         f"{none.equivalent:.1%}, in {none.pairs[0]} pairs ({none.pairs[1]}); "
         f"{none.replaced:.1%} of all pairs are replaced",
-        f"± is one standard error of the simulation, of at most "
-        f"{counted(none.campaigns, 'campaign')} for each effect; of the device's own spread, known "
-        f"from {counted(cells, 'cell')}, it is {_own_error(cells):.0%}, and so of the smallest effect",
+        "± is one standard error of the simulation, of at most "
+        f"{counted(none.campaigns, 'campaign')} for each effect",
+        f"the device's own spread is known from {counted(cells, 'cell')} to ±{_own_error(cells):.0%}, "
+        "and with it the smallest effect",
     ]
 
 
