@@ -12,7 +12,7 @@ from harness.report.plot_style import (
     SMALL,
     ArmStyle,
     arm_styles,
-    legend_above,
+    head,
     new_figure,
     verdict_in_words,
     wrapped,
@@ -43,8 +43,8 @@ def draw_estimates(verdict: CampaignVerdict, plan: Plan, margin_pct: float) -> F
     for axes, (v, pairs, looks) in zip(
         figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True
     ):
-        _panel(axes, pairs, looks, styles[v.candidate], margin_pct)
-        axes.set_title(wrapped([verdict_in_words(v)], 95), pad=22, fontweight="bold")
+        handles = _panel(axes, pairs, looks, styles[v.candidate], margin_pct)
+        head(axes, wrapped([verdict_in_words(v)], 95), handles, 5)
     return figure
 
 
@@ -60,7 +60,8 @@ def _panel(
     looks: Sequence[LookRow],
     style: ArmStyle,
     margin_pct: float,
-) -> None:
+) -> list[Any]:
+    """Returns what the legend names."""
     from matplotlib.ticker import MaxNLocator
 
     low, high = _limits(pairs, looks, margin_pct)
@@ -79,7 +80,7 @@ def _panel(
     axes.set_xlabel(wrapped(["pair, in order of running", *_reasons(pairs)], 140), loc="left")
     axes.xaxis.label.set(fontsize=SMALL + 0.5, multialignment="left")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_above(axes, handles, 5)
+    return handles
 
 
 def _limits(
@@ -164,7 +165,7 @@ def _decisions(axes: Axes, looks: Sequence[LookRow], top: float) -> None:
         if look.alpha is None:
             continue
         axes.axvline(look.pairs, color=INK, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-        p = "" if look.p is None else f"\np {look.p:.3g}, needs {look.alpha:.3g}"
+        p = "" if look.p is None else f"\np {look.p:.3g}\nneeds {look.alpha:.3g}"
         decided = "" if look.decided is None else f"\n{look.decided.replace('_', ' ')}"
         axes.text(
             look.pairs - 0.08,

@@ -65,6 +65,10 @@ _ARM_STYLES = (
 )
 
 
+# arms that can be told apart by it
+MOST_STYLES = len(_ARM_STYLES)
+
+
 def arm_styles(plan: Plan, records: Iterable[CellRecord] = ()) -> dict[str, ArmStyle]:
     """By arm: the baseline, the candidates, then whatever else was planned or ran."""
     first = () if plan.baseline is None else (plan.baseline,)
@@ -94,8 +98,8 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def legend_above(axes: Axes, handles: Sequence[Any], columns: int = 4) -> None:
-    """A legend between title and plot, where it hides nothing."""
+def head(axes: Axes, title: str, handles: Sequence[Any], columns: int) -> None:
+    """A title, and under it the legend, where it hides nothing of the plot."""
     axes.legend(
         handles=handles,
         loc="lower left",
@@ -105,6 +109,8 @@ def legend_above(axes: Axes, handles: Sequence[Any], columns: int = 4) -> None:
         handlelength=2.2,
         columnspacing=1.2,
     )
+    rows = -(-len(handles) // columns)
+    axes.set_title(title, pad=8 + 12 * rows, fontweight="bold")
 
 
 def wrapped(lines: Iterable[str], width: int) -> str:

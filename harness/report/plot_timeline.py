@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ from harness.records import CellRecord, DeviceState, Plan, ProbeResult
 from harness.report.plot_style import (
     FAINT,
     INK,
+    MOST_STYLES,
     SMALL,
     arm_styles,
-    legend_above,
+    head,
     new_figure,
     verdict_in_words,
     wrapped,
@@ -95,9 +96,15 @@ def draw_timeline(
     _bars(axes[0], verdict, plan, cells, spans)
     for panel_axes, panel in zip(axes[1:], panels, strict=True):
         _draw(panel_axes, panel)
-    for start, end in spans:
-        for panel_axes in axes[1:]:
-            panel_axes.axvspan(start, end, color=FAINT, alpha=0.13, linewidth=0)
+    for panel_axes in axes[1:]:
+        panel_axes.broken_barh(
+            [(start, end - start) for start, end in spans],
+            (0, 1),
+            transform=panel_axes.get_xaxis_transform(),
+            color=FAINT,
+            alpha=0.13,
+            linewidth=0,
+        )
     said = [clock.label, *_not_recorded(panels), *_rejected(cells)]
     axes[-1].set_xlabel(wrapped(said, 140))
     figure.suptitle(
@@ -120,15 +127,16 @@ def _bars(
     cells: Sequence[CellRecord],
     spans: Sequence[tuple[float, float]],
 ) -> None:
-    """A bar a cell, as high as it was fast; hatched where its pair was left out."""
-    from matplotlib.patches import Patch
+    """A bar a cell, as high as it was fast; hatched where it or its pair was left out.
 
+    More arms than can be told apart by colour are named in their bars.
+    """
     styles, out = arm_styles(plan, cells), _left_out(verdict)
     unread = _unread(verdict, cells) - out
+    named = len({r.arm for r in cells}) > MOST_STYLES
     least = 0.002 * (spans[-1][1] - spans[0][0])
     fastest = max((r.metrics.tok_s or 0.0 for r in cells), default=0.0) or 1.0
     for r, (start, end) in zip(cells, spans, strict=True):
-        style = styles[r.arm]
         ok = r.status == "ok" and r.metrics.tok_s is not None
         height = (r.metrics.tok_s if ok else None) or 0.06 * fastest
         axes.bar(
@@ -136,16 +144,20 @@ def _bars(
             height,
             width=max(end - start, least),
             align="edge",
-            color=style.colour if ok else "white",
+            color=("#c8d6e5" if named else styles[r.arm].colour) if ok else "white",
             edgecolor=INK if ok else FAINT,
             linewidth=0.6,
             hatch="////" if r.index in out else "" if ok else "xx",
             alpha=0.55 if r.index in out else 0.3 if r.index in unread else 1.0,
         )
-        if len(cells) <= _MOST_NUMBERED:
+        middle = (start + end) / 2
+        if named:
+            words, at = f"{r.index}  {r.cell}", (middle, 0.02 * fastest)
+            axes.annotate(words, at, rotation=90, ha="center", va="bottom", fontsize=SMALL)
+        elif len(cells) <= _MOST_NUMBERED:
             axes.annotate(
                 str(r.index),
-                ((start + end) / 2, height),
+                (middle, height),
                 xytext=(0, 2),
                 textcoords="offset points",
                 ha="center",
@@ -154,20 +166,31 @@ def _bars(
     axes.set_ylim(0, fastest * 1.12)
     axes.set_ylabel("tok/s")
     ran = {r.arm for r in cells}
-    handles = [
-        Patch(facecolor=s.colour, edgecolor=INK, label=arm)
-        for arm, s in styles.items()
-        if arm in ran
-    ]
-    if out & {r.index for r in cells}:
-        handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="left out"))
+    arms = {} if named else {arm: s.colour for arm, s in styles.items() if arm in ran}
+    head(axes, "", _legend(arms, verdict, cells, out, unread), 6)
+
+
+def _legend(
+    arms: Mapping[str, str],
+    verdict: CampaignVerdict,
+    cells: Sequence[CellRecord],
+    out: Collection[int],
+    unread: Collection[int],
+) -> list[Any]:
+    """`arms`: colours by name."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=c, edgecolor=INK, label=arm) for arm, c in arms.items()]
+    if any(r.index in out for r in cells):
+        why = "pair left out" if verdict.pairs else "contaminated"
+        handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label=why))
     if unread:
         handles.append(Patch(facecolor=INK, alpha=0.3, label="pale: no verdict rests on it"))
     if any(r.status != "ok" for r in cells):
         handles.append(
             Patch(facecolor="white", edgecolor=FAINT, hatch="xx", label="did not end well")
         )
-    legend_above(axes, handles, 6)
+    return handles
 
 
 def _left_out(verdict: CampaignVerdict) -> set[int]:

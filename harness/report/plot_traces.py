@@ -20,7 +20,7 @@ from harness.report.plot_style import (
     SMALL,
     ArmStyle,
     arm_styles,
-    legend_above,
+    head,
     new_figure,
     verdict_in_words,
     wrapped,
@@ -36,6 +36,9 @@ _WIDTH_IN, _HEIGHT_IN = 9.5, 7.0
 # tokens over which a cell's own noise is smoothed, where it is compared with its arm
 _SMOOTHED = 9
 _MOST_NAMED = 6
+_MOST_ACROSS = 4
+_MOST_BESIDE = 3
+_WALL = "wall time per token, ms"
 # as the reasons of a contaminated cell name its tokens
 _FROM_TOKEN = re.compile(r"from token (\d+) on \(to (\d+)\)")
 _TOKENS = re.compile(r"\(tokens (\d+) to (\d+)")
@@ -75,69 +78,94 @@ def draw_traces(
     records: Sequence[CellRecord],
     series: Mapping[int, Series],
 ) -> Figure | None:
-    """One column a candidate, beside its baseline. None where no token of any cell has a time."""
-    columns = _columns(verdict, plan, records, series)
-    if not columns:
+    """One column a candidate, beside its baseline. None where no token of any cell has a time.
+
+    Where nothing is compared, one panel an arm: its text need not be another's.
+    """
+    traced = [r for r in sorted(records, key=lambda r: r.index) if r.index in series]
+    if not traced:
         return None
-    figure = new_figure(max(_WIDTH_IN, 5.2 * len(columns)), _HEIGHT_IN)
-    axes = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey="row")
-    for i, column in enumerate(columns):
-        legend_above(axes[0, i], _walls(axes[0, i], column))
-        axes[0, i].set_title(wrapped([column.title], 95 if len(columns) == 1 else 55), pad=22)
-        _against_median(axes[1, i], column)
-        axes[1, i].set_xlabel("token")
-    axes[0, 0].set_ylabel("wall time per token, ms")
-    of_whom = "all cells'" if plan.baseline is None else f"{plan.baseline}'s"
-    axes[1, 0].set_ylabel(f"wall time against {of_whom}\nmedian, smoothed, %")
+    ran = {r.arm for r in traced}
+    compared = [v for v in verdict.verdicts if {v.candidate, v.baseline} <= ran]
+
+    def column(title: str, arms: Collection[str]) -> _Column:
+        return _column(title, [r for r in traced if r.arm in arms], verdict, plan, series)
+
+    if compared:
+        columns = [column(verdict_in_words(v), {v.baseline, v.candidate}) for v in compared]
+        return _of_pairs(columns)
+    arms = [column(arm, {arm}) for arm in arm_styles(plan, traced) if arm in ran]
+    return _of_arms(verdict.campaign, arms)
+
+
+def _of_pairs(columns: Sequence[_Column]) -> Figure:
+    across = min(len(columns), _MOST_BESIDE)
+    down = -(-len(columns) // across)
+    figure = new_figure(max(_WIDTH_IN, 5.2 * across), _HEIGHT_IN * down)
+    grid = figure.subplots(2 * down, across, squeeze=False, sharex=True)
+    walls, ratios = grid[::2].ravel(), grid[1::2].ravel()
+    for upper, lower, column in zip(walls, ratios, columns, strict=False):
+        title = wrapped([column.title], 95 if across == 1 else 55)
+        head(upper, title, _walls(upper, column), 3)
+        _against_median(lower, column)
+        lower.set_xlabel("token")
+        upper.set_ylabel(_WALL)
+        lower.set_ylabel(f"wall time against {column.baseline}'s\nmedian, smoothed, %")
+    for axes in (walls, ratios):
+        shown = axes[: len(columns)]
+        low, high = zip(*(a.get_ylim() for a in shown), strict=True)
+        for a in shown:
+            a.set_ylim(min(low), max(high))
+        for a in axes[len(columns) :]:
+            a.set_visible(False)
     return figure
 
 
-def _columns(
+def _of_arms(campaign: str, columns: Sequence[_Column]) -> Figure:
+    across = min(len(columns), _MOST_ACROSS)
+    down = -(-len(columns) // across)
+    figure = new_figure(_WIDTH_IN if across > 1 else 0.7 * _WIDTH_IN, 0.6 + 2.3 * down)
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    for axes, column in zip(grid.flat, columns, strict=False):
+        _walls(axes, column, strong=0.9)
+        flagged = f", {len(column.stretches)} contaminated (black)" if column.stretches else ""
+        words = f"{column.title}: {counted(len(column.cells), 'cell')}{flagged}"
+        axes.set_title(wrapped([words], 30 if across > 2 else 60), fontsize=SMALL + 0.5)
+    for axes in list(grid.flat)[len(columns) :]:
+        axes.set_visible(False)
+    figure.suptitle(campaign, x=0.01, ha="left", fontsize=9.5, fontweight="bold")
+    figure.supylabel(_WALL, fontsize=9)
+    figure.supxlabel("token", fontsize=9)
+    return figure
+
+
+def _column(
+    title: str,
+    cells: Sequence[CellRecord],
     verdict: CampaignVerdict,
     plan: Plan,
-    records: Sequence[CellRecord],
     series: Mapping[int, Series],
-) -> list[_Column]:
-    traced = [r for r in sorted(records, key=lambda r: r.index) if r.index in series]
-    ran = {r.arm for r in traced}
-    groups: list[tuple[str, Collection[str]]] = [
-        (verdict_in_words(v), {v.baseline, v.candidate})
-        for v in verdict.verdicts
-        if v.candidate in ran
-    ]
-    flagged = {c.index: c for c in verdict.cells if c.status == "contaminated"}
-    styles = arm_styles(plan, records)
-    columns = []
-    for title, arms in groups or [(verdict.campaign, ran)]:
-        cells = [r for r in traced if r.arm in arms]
-        walls = {r.index: series[r.index].wall_ms for r in cells}
-        stretches = {
-            index: flagged_tokens(flagged[index], len(wall))
-            for index, wall in walls.items()
-            if index in flagged
-        }
-        columns.append(_Column(title, cells, walls, stretches, styles, plan.baseline))
-    return [c for c in columns if c.cells]
+) -> _Column:
+    walls = {r.index: series[r.index].wall_ms for r in cells}
+    stretches = {
+        c.index: flagged_tokens(c, len(walls[c.index]))
+        for c in verdict.cells
+        if c.status == "contaminated" and c.index in walls
+    }
+    return _Column(title, cells, walls, stretches, arm_styles(plan, cells), plan.baseline)
 
 
-def _walls(axes: Axes, column: _Column) -> list[Any]:
-    """Cells faint, the median of each arm strong, flagged stretches over them."""
+def _walls(axes: Axes, column: _Column, strong: float = 1.8) -> list[Any]:
+    """Cells faint, the median of each arm `strong` (points), flagged stretches over them."""
     handles: list[Any] = []
-    for r in column.cells:
-        axes.plot(
-            column.walls[r.index],
-            color=column.styles[r.arm].colour,
-            linewidth=0.5,
-            alpha=0.3,
-            rasterized=column.as_picture,
-        )
+    _faint(axes, column, column.walls, linewidth=0.5, alpha=0.3)
     for arm in column.arms:
         own, style = column.of_arm(column.walls, arm), column.styles[arm]
         handles += axes.plot(
             median_trace(own),
             color=style.colour,
-            linestyle=style.dash,
-            linewidth=1.8,
+            linestyle=style.dash if len(column.arms) > 1 else "-",
+            linewidth=strong,
             label=f"median of {arm} ({counted(len(own), 'cell')})",
         )
     for i, (index, (first, last)) in enumerate(column.stretches.items()):
@@ -159,18 +187,10 @@ def _walls(axes: Axes, column: _Column) -> list[Any]:
 
 def _against_median(axes: Axes, column: _Column) -> None:
     """Every cell over the median baseline cell: what the text makes of a token falls out."""
-    measured_by = column.of_arm(column.walls, column.baseline) or list(column.walls.values())
-    measure = median_trace(measured_by)
+    measure = median_trace(column.of_arm(column.walls, column.baseline))
     percent = {index: _percent(wall, measure) for index, wall in column.walls.items()}
     axes.axhline(0, color=INK, linewidth=0.8)
-    for r in column.cells:
-        axes.plot(
-            percent[r.index],
-            color=column.styles[r.arm].colour,
-            linewidth=0.7,
-            alpha=0.4,
-            rasterized=column.as_picture,
-        )
+    _faint(axes, column, percent, linewidth=0.7, alpha=0.4)
     for arm in column.arms:
         style = column.styles[arm]
         own = median_trace(column.of_arm(percent, arm))
@@ -187,6 +207,24 @@ def _against_median(axes: Axes, column: _Column) -> None:
     axes.set_xlim(left=-1)
     axes.axvspan(-1, WARM_UP_TOKENS - 0.5, color=FAINT, alpha=0.15, linewidth=0)
     axes.text(-0.5, 0.02, "warm-up", transform=axes.get_xaxis_transform(), fontsize=SMALL)
+
+
+def _faint(
+    axes: Axes, column: _Column, values: Mapping[int, Array], *, linewidth: float, alpha: float
+) -> None:
+    """One line a cell."""
+    from matplotlib.collections import LineCollection
+
+    axes.add_collection(
+        LineCollection(
+            [np.column_stack([np.arange(len(v)), v]) for v in values.values()],
+            colors=[column.styles[r.arm].colour for r in column.cells],
+            linewidths=linewidth,
+            alpha=alpha,
+            rasterized=column.as_picture,
+        )
+    )
+    axes.autoscale_view()
 
 
 def _name(axes: Axes, words: str, x: float, y: float) -> None:

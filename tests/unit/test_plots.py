@@ -182,7 +182,7 @@ def test_estimates_show_looks_margin_and_why_a_pair_was_left_out(pairs: Drawn) -
     text = pairs.estimates()
     assert "change of tok/s, %" in text
     assert "equivalent: within 3 %" in text
-    assert "look at 5" in text and "p 0.01, needs 0.0157" in text
+    assert "look at 5" in text and "p 0.01 needs 0.0157 win" in text
     assert "a: the clock stood still" in text
     # the pair is out of sight: its number stands at the edge
     assert "a +40 %" in text
