@@ -64,9 +64,10 @@ def find_sessions(directory: Path) -> list[SessionFiles]:
     """
     sessions = _sessions(directory)
     if not sessions:
+        plain = (directory / "campaign.csv").is_file()
         raise UsageError(
             f"{directory}: no cell in it: neither a per-token CSV (a header with step and wall_ms) "
-            "nor a log with a generation: line"
+            f"nor a log with a generation: line{'; use `import csv`' if plain else ''}"
         )
     return sessions
 

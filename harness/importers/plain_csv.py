@@ -70,6 +70,11 @@ def read_csv_campaign(
 ) -> Imported:
     """The campaign in `directory`. Raises UsageError: file, line and column of what is wrong."""
     path = directory / CAMPAIGN
+    if not path.exists():
+        raise UsageError(
+            f"{path}: there is no such file; `import csv` needs one (a session of BigMoeOnEdge is "
+            "imported by `import bmoe`)"
+        )
     table = _read_table(path, ("cell", "config", "file"))
     if not table.rows:
         raise UsageError(f"{path}: no cell in it; nothing to import")

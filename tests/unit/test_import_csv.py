@@ -171,7 +171,7 @@ def test_a_directory_that_holds_no_campaign(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["csv", str(tmp_path), "--runs-dir", str(tmp_path / "r")]) == 2
-    assert "campaign.csv: cannot be read: No such file" in capsys.readouterr().err
+    assert "campaign.csv: there is no such file; `import csv` needs" in capsys.readouterr().err
     (tmp_path / "campaign.csv").write_text("cell,config,file\n")
     assert "no cell in it" in refusal(tmp_path)
 
