@@ -37,6 +37,7 @@ class ContaminationSettings:
     entry_cap_pct: float = 15.0
     # same work, other time: against the arm's cells before and after
     slow_cell_pct: float = 10.0
+    slow_cell_one_side_counts: bool = False  # for sessions without coins
     # a token with more major faults than this is compared with calm ones; the time they may take
     majflt_many_per_token: float = 100.0
     majflt_time_pct: float = 10.0
@@ -46,10 +47,10 @@ class ContaminationSettings:
     neighbour_cpu_pct: float = 25.0
     steal_cpu_pct: float = 5.0
     cpu_starved_pct: float = 10.0
+    mem_available_floor_mib: float = 1024.0  # where major faults were not counted
     # for notes alone
     stall_time_pct: float = 10.0
-    mem_available_floor_mib: float = 1024.0
-    entry_temp_above_c: float = 5.0
+    temp_above_c: float = 5.0
 
 
 def examine(
@@ -101,7 +102,10 @@ def _findings(
     """Of usable cells in the order of their indices."""
     traces = [series.get(r.index) for r in records]
     steps = _steps(records, traces, s)
-    faults = [tells.fault_time(t, s.warmup_tokens, s.majflt_many_per_token) for t in traces]
+    faults = [
+        tells.fault_time(r, t, s.warmup_tokens, s.majflt_many_per_token)
+        for r, t in zip(records, traces, strict=True)
+    ]
     fault_shares = session.arm_medians(
         records, [None if f is None else f.share for f in faults], MIN_CELLS
     )
@@ -109,11 +113,16 @@ def _findings(
     across = zip(
         session.counters_differ(records, read_bytes_tolerance_pct=s.read_bytes_tolerance_pct),
         session.not_as_asked(records),
-        session.isolated_slow(records, typical, slow_pct=s.slow_cell_pct),
+        session.slower_than_its_twins(
+            records,
+            typical,
+            slow_pct=s.slow_cell_pct,
+            one_side_counts=s.slow_cell_one_side_counts,
+        ),
         session.throttled_at_entry(records, cap_pct=s.entry_cap_pct),
         session.starved(records, series, share_pct=s.cpu_starved_pct),
         session.shares_out_of_line(records, (s.cpu_wait_pct, s.neighbour_cpu_pct, s.steal_cpu_pct)),
-        session.temperature_notes(records, above_c=s.entry_temp_above_c),
+        session.temperature_notes(records, above_c=s.temp_above_c),
         strict=True,
     )
     found = []
@@ -130,7 +139,9 @@ def _findings(
             tells.probe_moved(record, steps[i].step, probe_pct=s.probe_move_pct, **followed),
             tells.fault_storm(faults[i], fault_shares[i], share_pct=s.majflt_time_pct),
             tells.throttled_by_quota(record, share_pct=s.cpu_throttled_pct),
-            tells.memory_notes(record, trace, s.warmup_tokens, floor_mib=s.mem_available_floor_mib),
+            tells.memory_ran_out(
+                record, trace, s.warmup_tokens, floor_mib=s.mem_available_floor_mib
+            ),
             tells.given_up(record),
         ]
         if trace is not None:

@@ -126,34 +126,35 @@ def typical_ln_ms(series: Series | None, warmup_tokens: int) -> float | None:
     return float(np.log(np.median(series.wall_ms[warmup_tokens:])))
 
 
-def isolated_slow(
-    records: Records, typical: Sequence[float | None], *, slow_pct: float
+def slower_than_its_twins(
+    records: Records, typical: Sequence[float | None], *, slow_pct: float, one_side_counts: bool
 ) -> list[Finding]:
     """The typical token of a cell is slower than its arm's were both before and after it.
 
     Same work, other time: the device. Both sides, the median of up to two cells each, because a
-    device that warms up makes every cell slower than those before it; that is drift, and coins deal
-    with it. With neighbours on one side only it is a note.
+    device that heats up makes every cell slower than those before it; that is drift, and coins deal
+    with it. With neighbours on one side only it is a note; with `one_side_counts` a reason, for
+    sessions of few cells where no coins do.
     """
     found = [NOTHING] * len(records)
     limit = math.log1p(slow_pct / 100)
     for places in by_arm(records):
-        known = [i for i in places if typical[i] is not None]
-        values = [float(typical[i] or 0.0) for i in known]
-        for k, i in enumerate(known):
+        known = [(i, ln_ms) for i in places if (ln_ms := typical[i]) is not None]
+        values = [ln_ms for _, ln_ms in known]
+        for k, (i, ln_ms) in enumerate(known):
             sides = [values[max(0, k - 2) : k], values[k + 1 : k + 3]]
-            slower = [values[k] - float(np.median(s)) for s in sides if s]
+            slower = [ln_ms - float(np.median(side)) for side in sides if side]
             if not slower:
                 continue
-            both = all(sides)
+            counts = all(sides) or one_side_counts
             if min(slower) <= limit:
-                found[i] = Finding(could_tell=both)
+                found[i] = Finding(could_tell=counts)
                 continue
             words = (
                 f"its typical token is {math.expm1(min(slower)):.0%} slower than in the cells of "
-                f"the same work {'before and after it' if both else 'next to it'}"
+                f"the same work {'before and after' if all(sides) else 'next to'} it"
             )
-            found[i] = Finding((words,), could_tell=True) if both else Finding(notes=(words,))
+            found[i] = Finding((words,), could_tell=True) if counts else Finding(notes=(words,))
     return found
 
 
@@ -252,29 +253,27 @@ def throttled_at_entry(records: Records, *, cap_pct: float) -> list[Finding]:
 
 
 def temperature_notes(records: Records, *, above_c: float) -> list[Finding]:
-    """CPU temperatures at entry far above the session's median, and sensors that were rejected.
+    """CPU temperatures far above the session's median, and sensors that were rejected.
 
     Notes: what heat does to speed shows in caps, probes and traces, and a cell that started hot
     need not be slow.
     """
-    states = [s for r in records for s in (r.entry, r.exit) if s is not None]
-    sensor = cpu_sensor(states)
-    readings = [sensor.read(r.entry) for r in records]
-    known = [t for t in readings if t is not None]
-    typical = float(np.median(known)) if known else math.nan
-    found = []
-    reported = False
-    for r, t in zip(records, readings, strict=True):
-        notes: list[str] = []
-        if t is not None and t - typical > above_c:
-            notes.append(
-                f"CPU {t:.1f} °C at entry ({sensor.zone}), {typical:.1f} °C in the typical cell"
-            )
-        if not reported and _has_sensor(r.entry):
-            notes += [f"sensor rejected: {words}" for words in sensor.rejected]
-            reported = True
-        found.append(Finding(notes=tuple(notes)))
-    return found
+    sensor = cpu_sensor([s for r in records for s in (r.entry, r.exit) if s is not None])
+    readings = (
+        ("at entry", [sensor.read(r.entry) for r in records]),
+        ("at its hottest", [r.peaks.cpu_temp_max_c for r in records]),
+    )
+    notes: list[list[str]] = [[] for _ in records]
+    for moment, temps in readings:
+        known = [t for t in temps if t is not None]
+        typical = float(np.median(known)) if known else math.nan
+        for of_cell, t in zip(notes, temps, strict=True):
+            if t is not None and t - typical > above_c:
+                of_cell.append(f"CPU {t:.1f} °C {moment}, {typical:.1f} °C in the typical cell")
+    with_sensor = next((i for i, r in enumerate(records) if _has_sensor(r.entry)), None)
+    if with_sensor is not None:
+        notes[with_sensor] += [f"sensor rejected: {words}" for words in sensor.rejected]
+    return [Finding(notes=tuple(of_cell)) for of_cell in notes]
 
 
 def _has_sensor(state: DeviceState | None) -> bool:

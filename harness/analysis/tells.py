@@ -8,7 +8,7 @@ not clean but unknown.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,10 @@ from harness.analysis.device_state import cap_moves_inside, caps_khz
 from harness.analysis.series import Array, Series
 from harness.analysis.steps import Step
 from harness.records import CellRecord
+from harness.words import counted
 
 MIB = 2.0**20
+_SWAP_WORTH_SAYING_MIB = 256.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ def _pct(step: Step) -> str:
 class FaultTime:
     """`share` of the cell's time is what its tokens with many faults took beyond its calm ones.
 
-    `per_token`: major faults, mean; `first`, `last`: tokens with many; `count` of them.
+    `per_token`: major faults, mean; `first`, `last`: tokens with many; `count` of them. `mapped`:
+    the weights are read through the page cache, None where that is not known.
     """
 
     share: float
@@ -155,17 +158,19 @@ class FaultTime:
     count: int
     first: int
     last: int
-    tenfold: bool
+    mapped: bool | None
 
 
 def fault_time(
-    series: Series | None, warmup_tokens: int, many_per_token: float
+    record: CellRecord, series: Series | None, warmup_tokens: int, many_per_token: float
 ) -> FaultTime | None:
     """How much of the time after the warm-up major faults took; None where it cannot be told.
 
-    A token with more than `many_per_token` faults is compared with the median token at or below the
-    cell's own median of faults: what it computed longer is the faults' (compute is where fault
-    service shows, and it varies least with content; the wall where it was not recorded).
+    A token with many faults is compared with the median token at or below the cell's own median of
+    faults: what it computed longer is the faults' (compute is where fault service shows, and it
+    varies least with content; the wall where it was not recorded). Many: more than
+    `many_per_token`; and, unless all weights are known to be held in memory, more than ten times
+    the cell's own median, since weights that are mapped fault by design.
     """
     if series is None or series.majflt is None:
         return None
@@ -174,18 +179,20 @@ def fault_time(
     busy = wall if series.compute_ms is None else series.compute_ms[warmup_tokens:]
     if len(faults) == 0 or not (np.isfinite(faults).all() and np.isfinite(busy).all()):
         return None
-    many = np.flatnonzero(faults > many_per_token)
+    mapped = _mapped(record)
+    typical = float(np.median(faults))
+    limit = many_per_token if mapped is False else max(many_per_token, 10 * typical)
+    many = np.flatnonzero(faults > limit)
     if len(many) == 0:
-        return FaultTime(0.0, float(faults.mean()), 0, 0, 0, False)
-    calm = float(np.median(busy[faults <= np.median(faults)]))
-    share = float((busy[many] - calm).sum() / wall.sum())
+        return FaultTime(0.0, float(faults.mean()), 0, 0, 0, mapped)
+    calm_ms = float(np.median(busy[faults <= typical]))
     return FaultTime(
-        share=share,
+        share=float((busy[many] - calm_ms).sum() / wall.sum()),
         per_token=float(faults.mean()),
         count=len(many),
         first=warmup_tokens + int(many[0]),
         last=warmup_tokens + int(many[-1]),
-        tenfold=_tenfold(faults, many_per_token),
+        mapped=mapped,
     )
 
 
@@ -193,47 +200,62 @@ def fault_storm(time: FaultTime | None, arm_share: float | None, *, share_pct: f
     """Faults took a share of this cell's time that they did not take in its arm's other cells.
 
     `arm_share`: the median over the arm, None where it is too small to say. An arm that faults in
-    most of its cells is slow by its settings; that is its effect, not contamination.
+    most of its cells is slow by its settings; that is its effect, not contamination. So may be one
+    whose weights are mapped, where there are no others to show it.
     """
     if time is None:
         return NOTHING
     if time.share <= share_pct / 100:
         return Finding(could_tell=True)
     words = (
-        f"{time.share:.0%} of its time went into {time.count} tokens with many major faults "
-        f"(tokens {time.first} to {time.last}, {time.per_token:.0f} faults per token over the "
-        f"cell{', jumping tenfold' if time.tenfold else ''})"
+        f"{time.share:.0%} of its time went into major faults in {counted(time.count, 'token')} "
+        f"({time.first} to {time.last}; {time.per_token:.0f} faults per token over the cell)"
     )
-    if arm_share is not None and time.share - arm_share <= share_pct / 100:
+    if arm_share is None:
+        if time.mapped:
+            return Finding(notes=(f"{words}; its weights are mapped and fault by design",))
+    elif time.share - arm_share <= share_pct / 100:
         return Finding(notes=(f"{words}, as in the other cells of its arm",), could_tell=True)
     return Finding((words,), could_tell=True)
 
 
-def memory_notes(
+def _mapped(record: CellRecord) -> bool | None:
+    """Whether weights are read through the page cache; None where that is not known."""
+    held = record.identity.dense_weights
+    if record.identity.mode == "plain":
+        return True
+    return None if held is None else held in ("mmap", "warm")
+
+
+def memory_ran_out(
     record: CellRecord, series: Series | None, warmup_tokens: int, *, floor_mib: float
 ) -> Finding:
-    """How far memory ran down, and how much of the engine went to swap: notes.
+    """Available memory fell below `floor_mib` (or a tenth of all, if that is less).
 
-    They say why a cell faulted; that it was slow is told by the faults themselves.
+    A reason where nobody counted the faults that would tell what it cost; else a note, as is how
+    much of the engine went to swap.
     """
+    total = None if record.entry is None else record.entry.mem_total_bytes
+    floor = floor_mib * MIB if total is None else min(floor_mib * MIB, total / 10)
+    lowest = _lowest_available(record, series)
+    reasons: list[str] = []
     notes: list[str] = []
-    available = _finite(None if series is None else series.mem_available_bytes)
-    if len(available) and available.min() < floor_mib * MIB:
-        notes.append(
-            f"available memory fell to {available.min() / MIB:.0f} MiB at token "
-            f"{int(np.argmin(available))}"
-        )
+    if lowest is not None and lowest < floor:
+        words = f"available memory fell to {lowest / MIB:.0f} MiB"
+        faults_known = series is not None and series.majflt is not None
+        (notes if faults_known else reasons).append(words)
     swap = _finite(None if series is None else series.swap_bytes)[warmup_tokens:]
     grown = float(swap.max() - swap[0]) if len(swap) else 0.0
-    if grown > floor_mib / 4 * MIB:
+    if grown > _SWAP_WORTH_SAYING_MIB * MIB:
         notes.append(f"{grown / MIB:.0f} MiB of the engine went to swap while it decoded")
-    return Finding(notes=tuple(notes))
+    return Finding(tuple(reasons), tuple(notes), could_tell=bool(reasons))
 
 
-def _tenfold(faults: Array, many_per_token: float, window: int = 16) -> bool:
-    """Some window faults ten times as much as the typical one, and much."""
-    windows = [float(w.mean()) for w in np.array_split(faults, max(1, len(faults) // window))]
-    return max(windows) > max(10 * float(np.median(windows)), many_per_token)
+def _lowest_available(record: CellRecord, series: Series | None) -> float | None:
+    values = _finite(None if series is None else series.mem_available_bytes).tolist()
+    states = [s.mem_available_bytes for s in (record.entry, record.exit) if s is not None]
+    known = [v for v in (*states, record.peaks.mem_available_min_bytes) if v is not None]
+    return min((*values, *known), default=None)
 
 
 def _finite(values: Array | None) -> Array:
@@ -257,16 +279,10 @@ def stalls(series: Series, warmup_tokens: int, *, share_pct: float) -> Finding:
     worst = int(np.argmax(wall))
     return Finding(
         notes=(
-            f"{share:.0%} of its time is stalls of {_tokens(slow, warmup_tokens)}, the longest "
+            f"{share:.0%} of its time is stalls of {counted(len(slow), 'token')}, the longest "
             f"{wall[worst] / 1000:.2f} s at token {warmup_tokens + worst}",
         )
     )
-
-
-def _tokens(places: Sequence[int] | np.ndarray, offset: int) -> str:
-    if len(places) == 1:
-        return "1 token"
-    return f"{len(places)} tokens ({offset + int(places[0])} to {offset + int(places[-1])})"
 
 
 # --- the processor -------------------------------------------------------------------------------

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from harness.analysis.contamination import ContaminationSettings, examine
 from harness.analysis.series import Array, Series
 from harness.records import (
+    ArmIdentity,
     CellRecord,
     Counters,
     CpufreqState,
     DeviceState,
     Metrics,
+    Peaks,
     ProbeResult,
     Probes,
     TargetId,
@@ -130,6 +132,14 @@ def test_a_cell_slower_than_those_around_it_is_contaminated() -> None:
     assert "before and after it" in verdicts[3].reasons[0]
 
 
+def test_a_slower_twin_on_one_side_is_a_note_unless_no_coins_deal_with_drift() -> None:
+    records, series = session(2, c1=1.2)
+    verdict = examine(records, series, SETTINGS)[1]
+    assert "slower than in the cells of the same work next to it" in verdict.notes[0]
+    alone = dataclasses.replace(SETTINGS, slow_cell_one_side_counts=True)
+    assert states(examine(records, series, alone)) == ["clean", "contaminated"]
+
+
 def test_drift_from_cell_to_cell_is_not_contamination() -> None:
     verdicts = examine(*session(8, **{f"c{i}": 1.08**i for i in range(8)}), SETTINGS)
     assert states(verdicts) == ["clean"] * 8
@@ -169,7 +179,41 @@ def test_a_fault_storm_counts_by_the_time_it_takes() -> None:
     series = {0: faulty(4, 2000.0), 1: faulty(4, 150.0), 2: faulty(0, 0.0, base=300.0)}
     verdicts = examine(records, series, SETTINGS)
     assert states(verdicts) == ["contaminated", "clean", "clean"]
-    assert "tokens 40 to 43" in verdicts[0].reasons[0] and "tenfold" in verdicts[0].reasons[0]
+    assert "major faults in 4 tokens (40 to 43; 200 faults per token" in verdicts[0].reasons[0]
+
+
+def test_mapped_weights_fault_by_design_unless_their_arm_shows_otherwise() -> None:
+    mapped = ArmIdentity(dense_weights="mmap")
+    alone = examine([cell(0, identity=mapped)], {0: faulty(4, 2000.0)}, SETTINGS)[0]
+    assert alone.status != "contaminated" and "fault by design" in alone.notes[0]
+    records = [cell(i, identity=mapped) for i in range(4)]
+    series = {i: faulty(4, 2000.0 if i == 2 else 120.0) for i in range(4)}
+    assert states(examine(records, series, SETTINGS)) == ["clean"] * 2 + ["contaminated", "clean"]
+
+
+def test_regular_faults_count_where_the_weights_are_known_to_be_held_in_memory() -> None:
+    """Half of the tokens fault 300 times and take longer: reclaim, or a mapping at work."""
+    half = np.arange(TOKENS) % 2
+    compute = 100.0 + 80.0 * half
+    series = Series(wall_ms=compute + 100, compute_ms=compute, majflt=290.0 + 20 * half)
+    held, unknown = cell(0, identity=ArmIdentity(dense_weights="anon")), cell(1, "b")
+    verdicts = examine([held, unknown], {0: series, 1: series}, SETTINGS)
+    assert states(verdicts) == ["contaminated", "clean"]
+
+
+def test_memory_that_ran_out_counts_where_faults_were_not_counted() -> None:
+    peaks = Peaks(mem_available_min_bytes=700 * 2**20)
+    records, series = session()
+    records[1] = dataclasses.replace(records[1], peaks=peaks)
+    verdicts = examine(records, series, SETTINGS)
+    assert verdicts[1].reasons == ("available memory fell to 700 MiB",)
+    series[1] = dataclasses.replace(series[1], majflt=np.zeros(TOKENS))
+    verdict = examine(records, series, SETTINGS)[1]
+    assert verdict.status == "clean" and verdict.notes == ("available memory fell to 700 MiB",)
+    small = DeviceState(mem_total_bytes=4 * 2**30)
+    del series[1]
+    records[1] = dataclasses.replace(records[1], entry=small)
+    assert examine(records, series, SETTINGS)[1].status != "contaminated"
 
 
 def test_faults_while_warming_up_are_no_storm() -> None:
