@@ -110,7 +110,10 @@ def _findings(
         records, [None if f is None else f.share for f in faults], MIN_CELLS
     )
     typical = [session.typical_ln_ms(t, s.warmup_tokens) for t in traces]
+    # where the content may still be in the trace, it must be a step by itself
+    follows = [(s.followed_pct, s.followed_z if t.compared else s.step_z) for t in steps]
     across = zip(
+        session.probes_moved(records, [t.step for t in steps], follows, probe_pct=s.probe_move_pct),
         session.counters_differ(records, read_bytes_tolerance_pct=s.read_bytes_tolerance_pct),
         session.not_as_asked(records),
         session.slower_than_its_twins(
@@ -128,15 +131,15 @@ def _findings(
     found = []
     for i, others in enumerate(across):
         record, trace = records[i], traces[i]
-        # where the content may still be in the trace, it must be a step by itself
-        followed = {
-            "change_pct": s.followed_pct,
-            "z": s.followed_z if steps[i].compared else s.step_z,
-        }
         own = [
             _trace_finding(steps[i], trace, s),
-            tells.cap_moved(record, steps[i].step, cap_pct=s.cap_move_pct, **followed),
-            tells.probe_moved(record, steps[i].step, probe_pct=s.probe_move_pct, **followed),
+            tells.cap_moved(
+                record,
+                steps[i].step,
+                cap_pct=s.cap_move_pct,
+                change_pct=follows[i][0],
+                z=follows[i][1],
+            ),
             tells.fault_storm(faults[i], fault_shares[i], share_pct=s.majflt_time_pct),
             tells.throttled_by_quota(record, share_pct=s.cpu_throttled_pct),
             tells.memory_ran_out(

@@ -19,11 +19,13 @@ from harness.analysis.counters import (
 )
 from harness.analysis.device_state import caps_khz, cpu_sensor
 from harness.analysis.series import Series
-from harness.analysis.tells import NOTHING, Finding
+from harness.analysis.steps import Step
+from harness.analysis.tells import NOTHING, Finding, followed, percent
 from harness.records import CellRecord, DeviceState
 from harness.words import counted
 
 Records = Sequence[CellRecord]
+_SD_OF_MAD = 1.4826
 
 
 def by_arm(records: Records) -> list[list[int]]:
@@ -224,6 +226,58 @@ def shares_out_of_line(records: Records, limits_pct: Sequence[float]) -> list[Fi
                     f"{words} for {value:.0%} of its time, {typical:.0%} in the typical cell"
                 )
     return [Finding(tuple(r), could_tell=t) for r, t in zip(reasons, told, strict=True)]
+
+
+# --- the probe ------------------------------------------------------------------------------------
+
+
+def probes_moved(
+    records: Records,
+    steps: Sequence[Step | None],
+    follows: Sequence[tuple[float, float]],
+    *,
+    probe_pct: float,
+) -> list[Finding]:
+    """The compute probe after a cell is off the one before it.
+
+    Also where the cell's tokens did not move with it: then its two probes are of two states of the
+    device, and neither they nor their mean says in which of them it ran. But not by less than three
+    standard deviations (robust) of what they are apart in this session: where a busy machine moves
+    the probe in every cell, it is no measure of one; that is a note. `follows`: how far (%) and how
+    surely (z) a trace has to move to have followed, by cell.
+
+    Direct reads are left out: at rest they vary by far more (docs/contamination.md).
+    """
+    found = [NOTHING] * len(records)
+    moves = [_probe_move(r) for r in records]
+    known = [abs(m) for m in moves if m is not None]
+    usual = 3 * _SD_OF_MAD * float(np.median(known)) if known else 0.0
+    for i, (record, step, move) in enumerate(zip(records, steps, moves, strict=True)):
+        if move is None:
+            continue
+        if abs(move) <= math.log1p(probe_pct / 100):
+            found[i] = Finding(could_tell=True)
+            continue
+        words = f"the compute probe took {math.expm1(move):+.0%} time after {record.cell}"
+        if step is not None and followed(step, move > 0, *follows[i]):
+            words = f"{words}, and its tokens moved by {percent(step)}"
+        elif abs(move) <= usual:
+            note = f"{words}, no more than it varies in this session"
+            found[i] = Finding(notes=(note,))
+            continue
+        found[i] = Finding((words,), could_tell=True)
+    return found
+
+
+def _probe_move(record: CellRecord) -> float | None:
+    """ln of the compute probe after the cell over the one before it; None where not measured."""
+    before, after = (
+        None if probe is None else probe.compute_ms
+        for probe in (record.probe.before, record.probe.after)
+    )
+    if before is None or after is None or not (0 < before < math.inf and 0 < after < math.inf):
+        return None
+    return math.log(after / before)
 
 
 # --- where the device stood ----------------------------------------------------------------------

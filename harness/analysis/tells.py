@@ -93,37 +93,17 @@ def cap_moved(
     if not moves:
         return Finding(could_tell=True)
     furthest = max(shared, key=lambda p: abs(math.log(after[p] / before[p])))
-    return _with_trace("; ".join(moves), step, before[furthest] > after[furthest], change_pct, z)
-
-
-def probe_moved(
-    record: CellRecord, step: Step | None, *, probe_pct: float, change_pct: float, z: float
-) -> Finding:
-    """The compute probe after the cell is off the one before it, and the trace moved with it.
-
-    Direct reads are left out: at rest they vary by far more (docs/contamination.md).
-    """
-    before, after = record.probe.before, record.probe.after
-    if before is None or after is None:
-        return NOTHING
-    x, y = before.compute_ms, after.compute_ms
-    if x is None or y is None or not (0 < x < math.inf and 0 < y < math.inf):
-        return NOTHING
-    if abs(math.log(y / x)) <= math.log1p(probe_pct / 100):
-        return Finding(could_tell=True)
-    words = f"the compute probe took {x:.4g} ms before the cell and {y:.4g} ms after it"
-    return _with_trace(words, step, y > x, change_pct, z)
-
-
-def _with_trace(
-    words: str, step: Step | None, slower: bool, change_pct: float, z: float
-) -> Finding:
-    """A tell from beside the cell: a reason if the cell's trace moved the same way, or has none."""
+    words = "; ".join(moves)
     if step is None:
         return Finding((words,), could_tell=True)
-    if _moves(step, change_pct, z) and (step.change > 0) == slower:
-        return Finding((f"{words}, and its tokens moved by {_pct(step)}",), could_tell=True)
+    if followed(step, before[furthest] > after[furthest], change_pct, z):
+        return Finding((f"{words}, and its tokens moved by {percent(step)}",), could_tell=True)
     return Finding(notes=(f"{words}, but its tokens did not follow",), could_tell=True)
+
+
+def followed(step: Step, slower: bool, change_pct: float, z: float) -> bool:
+    """The trace moved the way that a tell from beside the cell says."""
+    return _moves(step, change_pct, z) and (step.change > 0) == slower
 
 
 def _moves(step: Step, change_pct: float, z: float) -> bool:
@@ -133,12 +113,12 @@ def _moves(step: Step, change_pct: float, z: float) -> bool:
 def _step_words(step: Step, first_token: int, tokens: int) -> str:
     at = first_token + step.token
     return (
-        f"from token {at} on (to {tokens - 1}) its tokens take {_pct(step)} time than in tokens "
+        f"from token {at} on (to {tokens - 1}) its tokens take {percent(step)} time than in tokens "
         f"{first_token} to {at - 1} (z {step.z:+.1f})"
     )
 
 
-def _pct(step: Step) -> str:
+def percent(step: Step) -> str:
     return f"{math.expm1(step.change):+.1%}"
 
 
