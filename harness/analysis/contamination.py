@@ -145,7 +145,6 @@ def _findings(
             tells.memory_ran_out(
                 record, trace, s.warmup_tokens, floor_mib=s.mem_available_floor_mib
             ),
-            tells.given_up(record),
         ]
         if trace is not None:
             own.append(tells.stalls(trace, s.warmup_tokens, share_pct=s.stall_time_pct))

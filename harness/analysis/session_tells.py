@@ -42,8 +42,8 @@ def by_arm(records: Records) -> list[list[int]]:
 def counters_differ(records: Records, *, read_bytes_tolerance_pct: float) -> list[Finding]:
     """Cells of one arm that did not do what most of it did; all of them where there is no most.
 
-    Where the command lines are not known (an imported campaign), nothing shows that cells of one
-    arm were to do the same: with no majority that is a note.
+    Where it is not known what prompt each was given (an imported campaign), nothing shows that they
+    were to do the same: with no majority that is a note.
     """
     found = [NOTHING] * len(records)
     for places in by_arm(records):
@@ -52,7 +52,7 @@ def counters_differ(records: Records, *, read_bytes_tolerance_pct: float) -> lis
             continue
         largest = max(classes, key=len)
         majority = len(largest) * 2 > len(places)
-        asked_alike = all(records[i].argv for i in places)
+        asked_alike = all(_prompt_is_known(records[i]) for i in places)
         for members in classes:
             if majority and members is largest:
                 continue
@@ -85,6 +85,10 @@ def not_as_asked(records: Records) -> list[Finding]:
                 Finding(notes=(f"{words}, as in its whole arm",)) if alike else Finding((words,))
             )
     return found
+
+
+def _prompt_is_known(record: CellRecord) -> bool:
+    return record.identity.prompt_sha256 is not None or record.identity.text_sha256 is not None
 
 
 def _asked(argv: tuple[str, ...]) -> int | None:
@@ -252,15 +256,16 @@ def probes_moved(
     moves = [_probe_move(r) for r in records]
     known = [abs(m) for m in moves if m is not None]
     usual = 3 * _SD_OF_MAD * float(np.median(known)) if known else 0.0
-    for i, (record, step, move) in enumerate(zip(records, steps, moves, strict=True)):
+    for i, (step, move) in enumerate(zip(steps, moves, strict=True)):
         if move is None:
             continue
         if abs(move) <= math.log1p(probe_pct / 100):
             found[i] = Finding(could_tell=True)
             continue
-        words = f"the compute probe took {math.expm1(move):+.0%} time after {record.cell}"
+        longer = "longer" if move > 0 else "less"
+        words = f"the compute probe took {abs(math.expm1(move)):.0%} {longer} after it than before"
         if step is not None and followed(step, move > 0, *follows[i]):
-            words = f"{words}, and its tokens moved by {percent(step)}"
+            words = f"{words}, and its tokens became {percent(step)}"
         elif abs(move) <= usual:
             note = f"{words}, no more than it varies in this session"
             found[i] = Finding(notes=(note,))

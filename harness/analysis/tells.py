@@ -97,7 +97,7 @@ def cap_moved(
     if step is None:
         return Finding((words,), could_tell=True)
     if followed(step, before[furthest] > after[furthest], change_pct, z):
-        return Finding((f"{words}, and its tokens moved by {percent(step)}",), could_tell=True)
+        return Finding((f"{words}, and its tokens became {percent(step)}",), could_tell=True)
     return Finding(notes=(f"{words}, but its tokens did not follow",), could_tell=True)
 
 
@@ -113,13 +113,14 @@ def _moves(step: Step, change_pct: float, z: float) -> bool:
 def _step_words(step: Step, first_token: int, tokens: int) -> str:
     at = first_token + step.token
     return (
-        f"from token {at} on (to {tokens - 1}) its tokens take {percent(step)} time than in tokens "
-        f"{first_token} to {at - 1} (z {step.z:+.1f})"
+        f"tokens {at} to {tokens - 1} are {percent(step)} than tokens {first_token} to {at - 1} "
+        f"(z {step.z:+.1f})"
     )
 
 
 def percent(step: Step) -> str:
-    return f"{math.expm1(step.change):+.1%}"
+    """In words: how much slower or faster after the step."""
+    return f"{abs(math.expm1(step.change)):.1%} {'slower' if step.change > 0 else 'faster'}"
 
 
 # --- page faults and memory ----------------------------------------------------------------------
@@ -278,12 +279,3 @@ def throttled_by_quota(record: CellRecord, *, share_pct: float) -> Finding:
     return Finding(
         (f"a CPU quota held the engine back for {share:.0%} of its time",), could_tell=True
     )
-
-
-def given_up(record: CellRecord) -> Finding:
-    """The condition that the cell was to wait for did not come: a note."""
-    wait = record.wait
-    words = "" if wait is None else wait.reason.lower()
-    if wait is None or not any(w in words for w in ("gave up", "given up", "in vain", "bounded")):
-        return NOTHING
-    return Finding(notes=(f"started after {wait.seconds:.0f} s of waiting in vain: {wait.reason}",))

@@ -25,7 +25,6 @@ from harness.records import (
     Probes,
     TargetId,
     ThermalState,
-    Wait,
 )
 from harness.verdicts import CellVerdict
 
@@ -52,6 +51,7 @@ def cell(index: int, arm: str = "a", **changes: Any) -> CellRecord:
         status="ok",
         exit_code=0,
         argv=("moe-engine", "-n", str(TOKENS)),
+        identity=ArmIdentity(prompt_sha256="p"),
         target=TargetId("local", "here"),
         counters=Counters(tokens=TOKENS, read_bytes=1000),
         metrics=Metrics(tok_s=5.0),
@@ -88,7 +88,7 @@ def test_a_step_is_found_where_it_is_and_in_no_other_cell() -> None:
     verdicts = examine(*session(c3=stepped(56, 1.15)), SETTINGS)
     assert states(verdicts) == ["clean"] * 3 + ["contaminated"] + ["clean"] * 2
     (reason,) = verdicts[3].reasons
-    assert reason.startswith("from token 5") and "% time than in tokens 16 to" in reason
+    assert reason.startswith("tokens 5") and "% slower than tokens 16 to" in reason
 
 
 def test_content_alone_is_no_step() -> None:
@@ -145,25 +145,34 @@ def test_drift_from_cell_to_cell_is_not_contamination() -> None:
     assert states(verdicts) == ["clean"] * 8
 
 
-@pytest.mark.parametrize("tell", ["cap", "probe"])
-def test_a_tell_from_beside_the_cell_counts_if_the_tokens_followed(tell: str) -> None:
-    def marked(record: CellRecord) -> CellRecord:
-        if tell == "cap":
-            now, then = caps(policy0=2_000_000), caps(policy0=1_800_000)
-            return dataclasses.replace(record, entry=now, exit=then)
-        return dataclasses.replace(record, probe=probes(100.0, 112.0))
-
+def test_a_cap_that_moved_counts_if_the_tokens_followed() -> None:
     records, series = session(c3=stepped(48, 1.06))
-    records[2], records[3] = marked(records[2]), marked(records[3])
+    for i in (2, 3):
+        now, then = caps(policy0=2_000_000), caps(policy0=1_800_000)
+        records[i] = dataclasses.replace(records[i], entry=now, exit=then)
     verdicts = examine(records, series, SETTINGS)
     assert verdicts[2].status == "clean" and "did not follow" in verdicts[2].notes[0]
-    assert verdicts[3].status == "contaminated"
-    assert any("its tokens moved by +" in r for r in verdicts[3].reasons)
+    assert verdicts[3].status == "contaminated" and "% slower" in verdicts[3].reasons[0]
+    # without a trace the cap is all there is
+    assert states(examine(records, {}, SETTINGS))[2] == "contaminated"
 
 
-def test_a_tell_in_a_cell_without_a_trace_counts() -> None:
-    records = [cell(0, probe=probes(100.0, 107.0)), cell(1, probe=probes(100.0, 104.0))]
-    assert states(examine(records, {}, SETTINGS)) == ["contaminated", "clean"]
+def test_a_probe_that_moved_counts_unless_it_does_so_in_every_cell() -> None:
+    def probed(moves: Sequence[float]) -> list[CellVerdict]:
+        records, series = session(c3=stepped(48, 1.06))
+        records = [
+            dataclasses.replace(r, probe=probes(100.0, 100.0 * m))
+            for r, m in zip(records, moves, strict=True)
+        ]
+        return list(examine(records, series, SETTINGS))
+
+    quiet = probed([1.01, 0.99, 1.12, 1.12, 1.01, 1.0])
+    assert states(quiet) == ["clean"] * 2 + ["contaminated"] * 2 + ["clean"] * 2
+    assert quiet[2].reasons == ("the compute probe took 12% longer after it than before",)
+    assert "and its tokens became" in quiet[3].reasons[0]
+    busy = probed([1.1, 0.9, 1.12, 1.12, 0.85, 1.2])
+    assert states(busy) == ["clean"] * 3 + ["contaminated"] + ["clean"] * 2
+    assert "no more than it varies in this session" in busy[2].notes[0]
 
 
 def faulty(many: int, computed_ms: float, base: float = 0.0) -> Series:
@@ -244,7 +253,7 @@ def test_without_a_majority_all_are_contaminated_unless_nobody_knows_what_was_as
         records[i] = dataclasses.replace(records[i], counters=Counters(tokens=TOKENS, hits=3))
         records[i + 2] = dataclasses.replace(records[i + 2], counters=Counters(TOKENS, hits=4))
     assert states(examine(records, series, SETTINGS)) == ["contaminated"] * 4
-    records = [dataclasses.replace(r, argv=()) for r in records]
+    records = [dataclasses.replace(r, identity=ArmIdentity()) for r in records]
     verdicts = examine(records, series, SETTINGS)
     assert states(verdicts) == ["clean"] * 4 and "counters differ" in verdicts[0].notes[0]
 
@@ -307,13 +316,6 @@ def test_a_constant_sensor_is_rejected_in_a_note() -> None:
     assert states(verdicts) == ["clean"] * 6
     assert [len(v.notes) for v in verdicts] == [1, 0, 0, 0, 0, 0]
     assert "sensor rejected: zone0 (cpu-0) reads 99.6 °C" in verdicts[0].notes[0]
-
-
-def test_a_wait_that_was_given_up_is_a_note() -> None:
-    records, series = session()
-    records[0] = dataclasses.replace(records[0], wait=Wait(180.0, "gave up waiting for 38 °C"))
-    verdict = examine(records, series, SETTINGS)[0]
-    assert verdict.status == "clean" and "180 s of waiting in vain" in verdict.notes[0]
 
 
 def test_cells_without_a_speed_are_unusable_and_no_measure() -> None:
@@ -395,7 +397,6 @@ def campaigns(draw: st.DrawFn) -> tuple[list[CellRecord], dict[int, Series]]:
                     steal_cpu_share=draw(SHARES),
                 ),
                 argv=draw(st.sampled_from([(), ("e", "-n", "96"), ("e", "-n", "x")])),
-                wait=draw(optional(st.just(Wait(3.0, "gave up")))),
             )
         )
         if tokens and draw(st.booleans()):
