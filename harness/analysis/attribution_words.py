@@ -18,7 +18,8 @@ NEGLIGIBLE = 0.005
 OVERSHOOT = 1.02
 # cells of one arm that agree so far did equal work: the rule by which pairs are compared
 EQUAL_WORK_WITHIN = 0.001
-LEAST_SHARE_CHANGE = 0.0005
+# a share that changed by less is not worth a word
+LEAST_SHARE_CHANGE = 0.001
 
 IN_WORDS: dict[Part, str] = {
     "reading": "reading",

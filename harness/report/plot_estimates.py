@@ -156,7 +156,8 @@ def _dots(
         for (x, y), (_, true_y) in zip(inside, points, strict=True):
             off = "" if y == true_y else f" {true_y:+.0f} %"
             text = marks.get(pairs[x - 1].block, "") + off
-            axes.annotate(text, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=SMALL)
+            beside = (5, -9 if y == high else 4)
+            axes.annotate(text, (x, y), xytext=beside, textcoords="offset points", fontsize=SMALL)
     return handles
 
 

@@ -47,25 +47,43 @@ class _Panel:
 
 @dataclass(frozen=True)
 class _Clock:
-    """Where a moment is on the axis: minutes from the first cell, or cells where no times are."""
+    """Where a moment is on the axis: time from the first cell, or cells where no times are."""
 
     zero_s: float | None
+    unit: str = "minutes"
 
     @property
     def label(self) -> str:
         if self.zero_s is None:
             return "cells in order (when they ran was not recorded)"
-        return "minutes from the start of the first cell"
+        return f"{self.unit} from the start of the first cell"
+
+    @property
+    def unit_s(self) -> float:
+        return {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}[self.unit]
+
+    def at(self, moment_s: float) -> float:
+        """Of a moment in unix time, where there are times."""
+        return (moment_s - (self.zero_s or 0.0)) / self.unit_s
 
     def cell(self, position: int, r: CellRecord) -> tuple[float, float]:
-        """Start and end; without an end, as long as its decoding took."""
+        """Start and end of the engine; without an end, as long as its decoding took."""
         if self.zero_s is None or r.started_unix_s is None:
             return position, position + 0.85
-        start = (r.started_unix_s - self.zero_s) / 60
         tokens, speed = r.counters.tokens, r.metrics.tok_s
-        if r.ended_unix_s is not None:
-            return start, (r.ended_unix_s - self.zero_s) / 60
-        return start, start + (tokens / speed / 60 if tokens and speed else 0.0)
+        took_s = tokens / speed if tokens and speed else 0.0
+        end_s = r.started_unix_s + took_s if r.ended_unix_s is None else r.ended_unix_s
+        return self.at(r.started_unix_s), self.at(end_s)
+
+
+def _clock(cells: Sequence[CellRecord]) -> _Clock:
+    starts = [r.started_unix_s for r in cells if r.started_unix_s is not None]
+    if len(starts) < len(cells):
+        return _Clock(None)
+    ends = [r.ended_unix_s for r in cells if r.ended_unix_s is not None]
+    lasted_s = max(starts + ends) - min(starts)
+    unit = "seconds" if lasted_s < 180 else "minutes" if lasted_s < 3 * 3600 else "hours"
+    return _Clock(min(starts), unit)
 
 
 def draw_timeline(
@@ -81,8 +99,7 @@ def draw_timeline(
     cells = sorted(records, key=lambda r: r.index)
     if not cells:
         return None
-    timed = [r.started_unix_s for r in cells if r.started_unix_s is not None]
-    clock = _Clock(min(timed) if len(timed) == len(cells) else None)
+    clock = _clock(cells)
     spans = [clock.cell(i, r) for i, r in enumerate(cells)]
     panels = _panels(cells, spans, clock, device)
     figure = new_figure(_WIDTH_IN, _CELLS_IN + _PANEL_IN * len(panels) + 0.8)
@@ -279,8 +296,9 @@ class _Moments:
 
         def add(at: float, state: DeviceState | None) -> None:
             value = None if state is None else of_state(state)
-            if value is not None:
-                times.append(at)
+            if state is not None and value is not None:
+                timed = self.clock.zero_s is not None and state.unix_s is not None
+                times.append(self.clock.at(state.unix_s or 0.0) if timed else at)
                 values.append(value / per)
 
         for r, (start, end) in zip(self.cells, self.spans, strict=True):
@@ -289,19 +307,17 @@ class _Moments:
             sampled = None if course is None else of_course(course)
             if course is not None and sampled is not None:
                 kept = np.isfinite(sampled)
-                times += list(self._while_it_ran(r, course, start, end)[kept])
+                times += list(self._while_it_ran(course, start, end)[kept])
                 values += list(sampled[kept] / per)
             add(end, r.exit)
         return label, np.array(times), np.array(values)
 
-    def _while_it_ran(self, r: CellRecord, course: DeviceCourse, start: float, end: float) -> Array:
-        """The engine starts after the probe. Without a clock the course fills its cell."""
+    def _while_it_ran(self, course: DeviceCourse, start: float, end: float) -> Array:
+        """Without a clock the course fills its cell."""
         if self.clock.zero_s is None:
             longest = max(float(course.t_s[-1]), 1e-9)
             return start + (end - start) * course.t_s / longest
-        before = r.probe.before
-        probe_s = 0.0 if before is None or before.wall_s is None else before.wall_s
-        return np.minimum(start + (probe_s + course.t_s) / 60, end)
+        return np.minimum(start + course.t_s / self.clock.unit_s, end)
 
     def probes(self, name: str) -> Curve:
         times: list[float] = []

@@ -64,6 +64,11 @@ class _Column:
         return sum(len(w) for w in self.walls.values()) > MOST_POINTS
 
     @property
+    def named(self) -> bool:
+        """Few enough flagged stretches for each to be told."""
+        return len(self.stretches) <= _MOST_NAMED
+
+    @property
     def arms(self) -> list[str]:
         ran = {r.arm for r in self.cells}
         return [arm for arm in self.styles if arm in ran]
@@ -175,7 +180,7 @@ def _walls(axes: Axes, column: _Column, strong: float = 1.8) -> list[Any]:
             column.walls[index][at],
             color=FLAGGED,
             linewidth=0.8,
-            alpha=0.65,
+            alpha=0.65 if column.named else 0.3,
             label="contaminated",
             rasterized=column.as_picture,
         )
@@ -195,12 +200,13 @@ def _against_median(axes: Axes, column: _Column) -> None:
         style = column.styles[arm]
         own = median_trace(column.of_arm(percent, arm))
         axes.plot(own, color=style.colour, linestyle=style.dash, linewidth=1.8)
-    for i, (index, (first, last)) in enumerate(column.stretches.items()):
+    for index, (first, last) in column.stretches.items():
         at = np.arange(first, min(last + 1, len(percent[index])))
-        axes.plot(at, percent[index][at], color=FLAGGED, linewidth=1.3)
-        if i < _MOST_NAMED and len(at):
+        weight, alpha = (1.3, 1.0) if column.named else (0.8, 0.6)
+        axes.plot(at, percent[index][at], color=FLAGGED, linewidth=weight, alpha=alpha)
+        if column.named and len(at):
             _name(axes, f"cell {index}", float(at[-1]), float(percent[index][at[-1]]))
-    if len(column.stretches) > _MOST_NAMED:
+    if not column.named:
         words = f"{len(column.stretches)} contaminated cells"
         axes.text(1, 0.02, words, transform=axes.transAxes, ha="right", fontsize=SMALL)
     axes.set_ylim(*_seen(np.concatenate(list(percent.values()))))

@@ -248,6 +248,14 @@ def test_a_device_without_sensors_is_said_to_have_none(pairs: Drawn) -> None:
     assert "minutes from the start of the first cell" in text
 
 
+def test_the_axis_has_the_unit_that_fits(pairs: Drawn) -> None:
+    short = dataclasses.replace(pairs, records=pairs.records[:3])
+    assert "seconds from the start of the first cell" in short.timeline()
+    late = dataclasses.replace(pairs.records[-1], ended_unix_s=1000.0 + 4 * 3600)
+    long = dataclasses.replace(pairs, records=(*pairs.records[:-1], late))
+    assert "hours from the start of the first cell" in long.timeline()
+
+
 def test_cells_without_times_stand_in_order(pairs: Drawn) -> None:
     untimed = tuple(record(r.index, r.arm, times=False) for r in pairs.records)
     text = dataclasses.replace(pairs, records=untimed).timeline()
@@ -317,6 +325,22 @@ def test_one_cell_of_a_survey(tmp_path: Path) -> None:
     plan = Plan("survey", {}, (PlannedCell(0, "a", "a", "candidate", 0.0),), None, ())
     one = Drawn(tmp_path, verdict, plan, (record(0, "a"),), {0: Series(wall_ms=np.ones(3))})
     assert one.written().keys() == {"traces", "timeline"}
+
+
+def test_a_survey_has_a_panel_an_arm_and_many_arms_are_named(pairs: Drawn) -> None:
+    arms = [f"arm{i}" for i in range(8)]
+    records = tuple(record(i, arm) for i, arm in enumerate(arms))
+    planned = tuple(PlannedCell(i, a, a, "candidate", 0.0) for i, a in enumerate(arms))
+    survey = Drawn(
+        pairs.directory,
+        CampaignVerdict("c", Drift("unknown", None), ()),
+        Plan("survey", {}, planned, None, tuple(arms)),
+        records,
+        {r.index: Series(wall_ms=np.full(TOKENS, 10.0)) for r in records},
+    )
+    traces, timeline = survey.traces(), survey.timeline()
+    assert all(f"{arm}: 1 cell" in traces for arm in arms)
+    assert all(f"{i} arm{i}{i}" in timeline for i in range(8))
 
 
 def test_failed_cells_and_no_series(pairs: Drawn) -> None:
