@@ -19,6 +19,7 @@ from harness.errors import DeviceError, HarnessError, UsageError
 from harness.typed import nearest
 
 CONFIG, PLAN, ENVIRONMENT, VERDICT = "config.yaml", "plan.json", "environment.json", "verdict.json"
+PLOTS = "plots"
 DEFAULT_RUNS_DIR = "runs"
 
 # may differ between the first command line and the one that resumes

@@ -246,6 +246,8 @@ def _update_parent(client: MlflowClient, parent: Run, data: CampaignData) -> Non
         client.delete_tag(run_id, key)
     for file in new.files:
         client.log_artifact(run_id, str(file))
+    for plot in new.plots:
+        client.log_artifact(run_id, str(plot), plot.parent.name)
     if data.config_yaml is not None:
         client.log_text(run_id, data.config_yaml, "config.yaml")
     _log_tables(client, parent, data.tables)

@@ -23,12 +23,14 @@ from harness.analysis import tables
 from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import levels_in_words
+from harness.analysis.verdict_words import numbers_in_words
 from harness.configure import load_yaml, to_yaml
 from harness.engines.native import TOKENS, Row, read_tokens
 from harness.errors import DeviceError
 from harness.journal import RECORD, read_journal
 from harness.jsonable import from_json, to_json
 from harness.records import Arm, CellRecord, CellStatus, Plan
+from harness.rundir import PLOTS
 from harness.tracking_text import TAG_CHARS, cut, flatten, name_for_store, without_secrets
 from harness.verdicts import CampaignVerdict
 
@@ -82,6 +84,7 @@ class RunData:
     points: tuple[Point, ...]
     files: tuple[Path, ...]
     digest: str = ""
+    plots: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,7 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
         tags=tags,
         points=tuple(points),
         files=tuple(p for n in names if (p := stored.directory / n).is_file()),
+        plots=tuple(sorted((stored.directory / PLOTS).glob("*.svg"))),
     )
 
 
@@ -232,6 +236,8 @@ def _campaign_status(stored: _Stored) -> RunStatus:
         return "KILLED"
     if "campaign_stopped" in events[-1:] or not all(r.is_result for r in stored.records):
         return "FAILED"
+    if "campaign_finished" in events:  # also when it was decided before all cells had run
+        return "FINISHED"
     planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
     return "FINISHED" if len(stored.records) >= planned else "KILLED"
 
@@ -241,6 +247,11 @@ def _verdict_numbers(verdict: CampaignVerdict) -> Iterator[tuple[str, float | No
     for v in verdict.verdicts:
         yield f"effect_pct.{v.candidate}", v.effect_pct
         yield f"typical_token_effect_pct.{v.candidate}", v.typical_token_effect_pct
+        low, high = v.ci_pct or (None, None)
+        yield f"ci_low_pct.{v.candidate}", low
+        yield f"ci_high_pct.{v.candidate}", high
+        yield f"p.{v.candidate}", v.p
+        yield f"clean_pairs.{v.candidate}", v.clean_pairs
 
 
 def _campaign_note(stored: _Stored, status: RunStatus) -> str:
@@ -256,8 +267,8 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
         drift = stored.verdict.drift
         lines += [f"**drift: {drift.verdict}**", *(f"- {r}" for r in drift.reasons)]
         for v in stored.verdict.verdicts:
-            effect = "" if v.effect_pct is None else f" ({v.effect_pct:+.1f} % tok/s)"
-            lines.append(f"\n**{v.candidate}: {v.outcome}**{effect}")
+            lines.append(f"\n**{v.candidate}: {v.outcome}**{numbers_in_words(v)}")
+            lines += [f"- {v.effect_carried_by}"] if v.effect_carried_by else []
             lines += [f"- {r}" for r in v.reasons]
         lines += [f"\n**{line}**" for line in levels_in_words(stored.verdict.levels)]
         if stored.verdict.identity:
@@ -272,7 +283,8 @@ def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
     tokens = cell_dir / TOKENS
     content = tokens.read_bytes() if tokens.is_file() else b""
     digest = hashlib.sha256(LAYOUT.encode())
-    for part in ((cell_dir / RECORD).read_bytes(), content):
+    timing = _timing(stored, record)
+    for part in (timing.encode(), (cell_dir / RECORD).read_bytes(), content):
         digest.update(hashlib.sha256(part).digest())
     start_ms = round((record.started_unix_s or 0.0) * 1e3)
     end_ms = start_ms if record.ended_unix_s is None else round(record.ended_unix_s * 1e3)
@@ -280,6 +292,7 @@ def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
         "harness.campaign": stored.directory.name,
         "harness.kind": "cell",
         "harness.status": record.status,
+        "harness.timing": timing,
         "mlflow.note.content": cut(_cell_note(record), TAG_CHARS),
     }
     return RunData(
@@ -293,6 +306,12 @@ def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
         files=tuple(p for p in sorted(cell_dir.iterdir()) if p.is_file() and p.name[0] != "."),
         digest=digest.hexdigest(),
     )
+
+
+def _timing(stored: _Stored, record: CellRecord) -> str:
+    """Whether the cell's speed is its arm's: clean, contaminated, unusable, unknown."""
+    cells = () if stored.verdict is None else stored.verdict.cells
+    return next((c.status for c in cells if c.index == record.index), "unknown")
 
 
 def _cell_note(record: CellRecord) -> str:

@@ -13,9 +13,9 @@ from harness.analysis.device_course import DeviceCourse
 from harness.analysis.series import Series
 from harness.errors import DeviceError
 from harness.records import CellRecord, Plan
+from harness.rundir import PLOTS
 from harness.verdicts import CampaignVerdict
 
-PLOTS = "plots"
 Format = Literal["svg", "png"]
 
 

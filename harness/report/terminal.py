@@ -25,6 +25,7 @@ from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import details_in_words, levels_in_words
 from harness.analysis.standing import Standing, standing_in_words
+from harness.analysis.verdict_words import numbers_in_words
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.records import CellRecord, Coins, Plan, Prediction
 from harness.report.tables import (
@@ -309,7 +310,7 @@ class Terminal:
         shared = _shared(verdict.verdicts)
         for v in verdict.verdicts:
             words = f"{v.candidate} against {v.baseline}: {OUTCOME_WORDS[v.outcome]}"
-            self.say(f"{words}{_numbers(v)}", _style(v.outcome))
+            self.say(f"{words}{numbers_in_words(v)}", _style(v.outcome))
             if v.effect_carried_by:
                 self._reasons([v.effect_carried_by])
             self._reasons(r for r in v.reasons if r not in shared)
@@ -320,19 +321,6 @@ class Terminal:
     def _reasons(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
             self._console.print(Text(f"  - {reason}"), soft_wrap=True)
-
-
-def _numbers(v: CandidateVerdict) -> str:
-    """Effect, interval, p and pairs, as far as the design gives them."""
-    parts = []
-    if v.effect_pct is not None:
-        interval = "" if v.ci_pct is None else f" ({v.ci_pct[0]:+.1f} to {v.ci_pct[1]:+.1f} %)"
-        parts.append(f"{v.effect_pct:+.1f} % tok/s{interval}")
-    if v.p is not None:
-        parts.append(f"p {v.p:.4f}")
-    if v.clean_pairs is not None:
-        parts.append(counted(v.clean_pairs, "clean pair"))
-    return "".join(f", {part}" for part in parts)
 
 
 def _shared(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:

@@ -1,0 +1,19 @@
+"""A verdict's numbers in a sentence, for whoever shows it. Pure."""
+
+from __future__ import annotations
+
+from harness.verdicts import CandidateVerdict
+from harness.words import counted
+
+
+def numbers_in_words(v: CandidateVerdict) -> str:
+    """`, -12.3 % tok/s (-14.0 to -10.2 %), p 0.0156, 7 clean pairs`: what the design gives."""
+    parts = []
+    if v.effect_pct is not None:
+        interval = "" if v.ci_pct is None else f" ({v.ci_pct[0]:+.1f} to {v.ci_pct[1]:+.1f} %)"
+        parts.append(f"{v.effect_pct:+.1f} % tok/s{interval}")
+    if v.p is not None:
+        parts.append(f"p {v.p:.4f}")
+    if v.clean_pairs is not None:
+        parts.append(counted(v.clean_pairs, "clean pair"))
+    return "".join(f", {part}" for part in parts)
