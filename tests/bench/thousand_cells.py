@@ -1,7 +1,7 @@
 """How long the analysis of a large campaign takes: `python tests/bench/thousand_cells.py`.
 
-Writes plain CSV campaigns of about a thousand cells of 128 tokens (random numbers, which no rule finds
-alike), imports them, and judges each again from disk as `report` does. Prints seconds.
+Writes plain CSV campaigns of about a thousand cells of 128 tokens, imports them, and judges each
+again from disk as `report` does. Prints seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write(directory: Path, orders: list[list[str]], rng: random.Random) -> int:
 
 def main() -> int:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    rng = random.Random(1)
+    rng = random.Random(1)  # noqa: S311
     many = ["B", *(f"C{i:02d}" for i in range(39))]
     kinds = {
         "500 pairs": [rng.sample(["B", "C"], 2) for _ in range(500)],
