@@ -38,7 +38,7 @@ class Schedule:
 
     def alpha_at_end(self, spent: float) -> float:
         """What a last test may spend once the budget is: all that no look has."""
-        return max(self.alpha - spent, 0.0)
+        return max(round(self.alpha - spent, 9), 0.0)
 
 
 def look_schedule(candidates: int) -> Schedule:

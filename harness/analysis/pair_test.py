@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from harness.analysis.blocks import Pair
 from harness.analysis.cell_times import CellTimes, cell_times, probes_log
-from harness.analysis.randomisation import CoinTest
+from harness.analysis.randomisation import CoinTest, Estimate, interval_of, joint_p_values
 from harness.analysis.series import Array, Series
 from harness.looks import Look
 
@@ -94,14 +95,17 @@ class PairTest:
 
     def read(self, alpha: float) -> Reading:
         """Effect, interval at 1 - `alpha`, p-value, and whether it is within the margin."""
-        test = self._of(self._times.mean)
-        found = test.estimate(alpha)
-        below = test.p_beyond(self._margin, above=False)
-        above = test.p_beyond(-self._margin, above=True)
+        mean = self._of(self._times.mean)
+        found = mean.estimate(alpha)
+        mean_effect, test = found.effect, mean
         typical = None
-        if self._times.median is not None:
+        if self._times.by_token and found.effect is not None:
+            assert self._times.steady is not None and self._times.median is not None
+            found, test = self._joint(mean, self._of(self._times.steady), found, alpha)
             fitted = self._of(self._times.median).fit()
             typical = None if fitted is None else fitted[0]
+        below = test.p_beyond(self._margin, above=False)
+        above = test.p_beyond(-self._margin, above=True)
         said = []
         if not self._times.by_token:
             said.append(
@@ -121,7 +125,7 @@ class PairTest:
             se=found.se,
             p_margins=(below, above),
             within_margin=max(below, above) <= self._equivalence_alpha,
-            mean_effect=found.effect,
+            mean_effect=mean_effect,
             typical_effect=typical,
             said=tuple(said),
         )
@@ -143,6 +147,22 @@ class PairTest:
         """Of these cells alone, without a model."""
         y = self._times.mean
         return speed_pct(float(y[self._x > 0.5].mean() - y[self._x < 0.5].mean()))
+
+    def _joint(
+        self, mean: CoinTest, steady: CoinTest, found: Estimate, alpha: float
+    ) -> tuple[Estimate, CoinTest]:
+        """The effect by the steady time where the mean does not contradict it, else by the mean.
+
+        p is that of no effect on either.
+        """
+        tests = (mean, steady)
+        p = float(joint_p_values(tests, np.zeros(1))[0])
+        fitted = steady.fit()
+        if fitted is None or mean.p(fitted[0]) <= alpha:
+            return dataclasses.replace(found, p=p), mean
+        effect, se, q, b = fitted
+        ends = interval_of(lambda e: joint_p_values(tests, e), effect, se, alpha, found.p_least)
+        return Estimate(effect, ends, p, alpha, se, q, b, found.coins, found.drawn), steady
 
     def _of(self, y: Array) -> CoinTest:
         return CoinTest(y, self._x, self._units, self._probes)

@@ -161,6 +161,7 @@ class _Candidate:
         self.looks: list[LookRow] = []
         self.spent = 0.0
         self.unequal: str | None = None
+        self.last_test: tuple[Reading, tuple[JudgedPair, ...]]
 
     # --- in order of the blocks ------------------------------------------------------------------
 
@@ -180,6 +181,8 @@ class _Candidate:
             until = pair.block
             read = self._judged(until)
             ending = self._broken(read) or self._look(read, until)
+            if ending is None and self._next_look() is None:
+                ending = self._at_end(read)
             if ending is not None:
                 break
         else:
@@ -255,6 +258,7 @@ class _Candidate:
         self, used: tuple[JudgedPair, ...], read: Sequence[JudgedPair], alpha: float
     ) -> _Ending | None:
         reading = self._test(used).read(alpha)
+        self.last_test = (reading, used)
         self.spent += alpha
         outcome: Outcome | None = None
         if reading.p <= alpha and reading.effect is not None:
@@ -269,19 +273,19 @@ class _Candidate:
     def _at_end(self, read: Sequence[JudgedPair]) -> _Ending:
         """The budget, or all that was planned, is spent, and no look has decided."""
         clean = tuple(j for j in read if j.clean)
-        looked = [row for row in self.looks if row.alpha is not None]
-        left = self.schedule.alpha_at_end(self.spent)
-        if looked and left > 1e-12:
+        looked = self._looked()
+        if not looked:
+            return self._unfiltered(read, clean)
+        alpha = self.schedule.alpha_at_end(self.spent)
+        if alpha > 0:
             # the same pairs as at the last look are tested once, with what both may spend
             if looked[-1].clean_pairs == len(clean):
-                left += looked[-1].alpha or 0.0
-            ending = self._decide(clean, read, left)
+                alpha += looked[-1].alpha or 0.0
+            ending = self._decide(clean, read, alpha)
             if ending is not None:
                 return ending
-        if looked:
-            reading = self._test(clean).read(left or looked[-1].alpha or self.schedule.alpha)
-            return _Ending("inconclusive", reading, clean, (self._what_it_takes(reading, clean),))
-        return self._unfiltered(read, clean)
+        reading, used = self.last_test
+        return _Ending("inconclusive", reading, used, (self._what_it_takes(reading, used),))
 
     def _unfiltered(self, read: Sequence[JudgedPair], clean: tuple[JudgedPair, ...]) -> _Ending:
         """Too few clean pairs for a look: the first pairs as they are, at the whole error."""
