@@ -1,4 +1,7 @@
-"""What one cell took per token, once warm: the numbers that cells are compared by. Pure."""
+"""What one cell took per token, once warm: the numbers that cells are compared by. Pure.
+
+All of it is computed without regard to which cell is of which arm.
+"""
 
 from __future__ import annotations
 
@@ -13,66 +16,72 @@ from harness.records import CellRecord
 
 # fewer than this after the warm-up, and neither a mean nor a median says much
 MIN_TOKENS = 8
+# a token further off than so many robust standard deviations is held at them
+_STALL_SDS = 5.0
+
+
+@dataclass(frozen=True)
+class TokenTimes:
+    """ln of milliseconds per token, one value for each cell, from its tokens' times.
+
+    `steady`: the mean with every token's time held to what the other tokens of its cell, and the
+    same token in the other cells, make plausible: without its stalls. `median`: of the typical
+    token. `move`: how much slower its typical token was in the last third than in the first.
+    """
+
+    steady: Array
+    median: Array
+    move: Array
 
 
 @dataclass(frozen=True)
 class CellTimes:
-    """ln of milliseconds per token, one value for each cell, in the order given.
+    """`mean`: ln of the milliseconds per token that tok/s is the inverse of, one for each cell.
 
-    `mean`: what tok/s is the inverse of, over the tokens after the warm-up. `steady`: the same with
-    every token's time held to what the others of its cell, and the same token in the other cells,
-    make plausible: without its stalls. `median`: of the typical token. Without a per-token series
-    of every cell, `mean` is that of all tokens, as tok/s gives it, and the others are None.
+    Over the tokens after the warm-up; without a per-token series of every cell over all tokens, and
+    then `tokens` is None.
     """
 
     mean: Array
-    steady: Array | None = None
-    median: Array | None = None
-
-    @property
-    def by_token(self) -> bool:
-        return self.median is not None
+    tokens: TokenTimes | None = None
 
 
 def cell_times(
     records: Sequence[CellRecord], series: Mapping[int, Series], warmup_tokens: int
 ) -> CellTimes:
-    """Times of cells that have a speed; `series` by the cell's index."""
-    walls = [_steady(series.get(r.index), warmup_tokens) for r in records]
+    """Times of cells that have a speed, in the order given; `series` by the cell's index."""
+    walls = [_after_warmup(series.get(r.index), warmup_tokens) for r in records]
     whole = [w for w in walls if w is not None]
-    if len(whole) < len(walls):
+    if not whole or len(whole) < len(walls):
         return CellTimes(np.array([np.log(1000 / speed(r)) for r in records]))
+    tokens = min(len(w) for w in whole)
     return CellTimes(
         mean=np.array([np.log(np.mean(w)) for w in whole]),
-        steady=_steady_log(whole),
-        median=np.array([np.log(np.median(w)) for w in whole]),
+        tokens=_token_times(np.log(np.array([w[:tokens] for w in whole]))),
     )
 
 
-# a token further off than so many robust standard deviations is held at them
-_STALL_SDS = 5.0
-
-
-def _steady_log(walls: Sequence[Array]) -> Array:
-    """ln of the mean with stalls held back; blind to which cell is of which arm.
+def _token_times(logs: Array) -> TokenTimes:
+    """From ln of milliseconds, cells x tokens.
 
     Every cell decodes the same text, so that a token's time is its cell's level times what the
     token is in all cells (the median over them). What is left is small but for stalls.
     """
-    if not walls:
-        return np.zeros(0)
-    tokens = min(len(w) for w in walls)
-    logs = np.log(np.array([w[:tokens] for w in walls]))
     content = np.median(logs - np.median(logs, axis=1, keepdims=True), axis=0)
-    levels = np.median(logs - content, axis=1, keepdims=True)
-    left = logs - content - levels
+    own = logs - content
+    levels = np.median(own, axis=1, keepdims=True)
+    left = own - levels
     bound = _STALL_SDS * 1.4826 * np.median(np.abs(left))
     held = content + levels + np.clip(left, -bound, bound)
-    steady: Array = np.log(np.mean(np.exp(held), axis=1))
-    return steady
+    third = logs.shape[1] // 3
+    return TokenTimes(
+        steady=np.log(np.mean(np.exp(held), axis=1)),
+        median=np.median(logs, axis=1),
+        move=np.median(own[:, -third:], axis=1) - np.median(own[:, :third], axis=1),
+    )
 
 
-def _steady(series: Series | None, warmup_tokens: int) -> Array | None:
+def _after_warmup(series: Series | None, warmup_tokens: int) -> Array | None:
     if series is None or len(series) < warmup_tokens + MIN_TOKENS:
         return None
     return series.wall_ms[warmup_tokens:]

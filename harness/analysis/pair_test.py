@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,14 @@ from statistics import NormalDist
 import numpy as np
 
 from harness.analysis.blocks import Pair
-from harness.analysis.cell_times import CellTimes, cell_times, probes_log
-from harness.analysis.randomisation import CoinTest, Estimate, interval_of, joint_p_values
+from harness.analysis.cell_times import CellTimes, cell_times
+from harness.analysis.probe_levels import noise_of, probe_levels
+from harness.analysis.randomisation import CoinTest, PValues, joint_p_values
 from harness.analysis.series import Array, Series
 from harness.looks import Look
+
+# a difference of the two effects that is said
+_STALLS_SHOWN_PCT = 1.0
 
 
 @dataclass(frozen=True)
@@ -91,27 +94,37 @@ class PairTest:
         self._units = np.array([block for _, block, _ in placed], int)
         self._x = np.array([x for _, _, x in placed], float)
         self._times: CellTimes = cell_times(records, series, warmup_tokens)
-        self._probes = probes_log(records)
+        self._probes = probe_levels(records)
+        self._noise: Array | None = None
+        if self._probes is not None and self._probes.move is not None and self._times.tokens:
+            self._noise = noise_of(self._times.tokens.move, self._probes.move)
 
     def read(self, alpha: float) -> Reading:
         """Effect, interval at 1 - `alpha`, p-value, and whether it is within the margin."""
         mean = self._of(self._times.mean)
-        found = mean.estimate(alpha)
-        mean_effect, test = found.effect, mean
-        typical = None
-        if self._times.by_token and found.effect is not None:
-            assert self._times.steady is not None and self._times.median is not None
-            found, test = self._joint(mean, self._of(self._times.steady), found, alpha)
-            fitted = self._of(self._times.median).fit()
+        test = mean
+        p_values: PValues = mean.p_values
+        typical, plain = None, mean.fit()
+        if self._times.tokens is not None:
+            test, p_values = self._chosen(mean, self._of(self._times.tokens.steady), alpha)
+            fitted = self._of(self._times.tokens.median).fit()
             typical = None if fitted is None else fitted[0]
+        found = test.estimate(alpha, p_values)
         below = test.p_beyond(self._margin, above=False)
         above = test.p_beyond(-self._margin, above=True)
         said = []
-        if not self._times.by_token:
+        if self._times.tokens is None:
             said.append(
                 "not every cell has its tokens' times: speeds of whole cells are compared, the "
                 "first tokens included"
             )
+        elif test is not mean and plain is not None and found.effect is not None:
+            shown = [speed_pct(e) or 0.0 for e in (found.effect, plain[0])]
+            if abs(shown[0] - shown[1]) > _STALLS_SHOWN_PCT:
+                said.append(
+                    f"stalls held back: {shown[0]:+.1f} %; on the plain mean {shown[1]:+.1f} %, "
+                    "which the same test does not tell from it"
+                )
         if self._probes is None:
             said.append("not every cell was probed: the device's speed is not adjusted for")
         if found.drawn:
@@ -125,7 +138,7 @@ class PairTest:
             se=found.se,
             p_margins=(below, above),
             within_margin=max(below, above) <= self._equivalence_alpha,
-            mean_effect=mean_effect,
+            mean_effect=None if plain is None else plain[0],
             typical_effect=typical,
             said=tuple(said),
         )
@@ -145,27 +158,28 @@ class PairTest:
 
     def plain_effect_pct(self) -> float | None:
         """Of these cells alone, without a model."""
-        y = self._times.mean
+        y = self._times.mean if self._times.tokens is None else self._times.tokens.steady
         return speed_pct(float(y[self._x > 0.5].mean() - y[self._x < 0.5].mean()))
 
-    def _joint(
-        self, mean: CoinTest, steady: CoinTest, found: Estimate, alpha: float
-    ) -> tuple[Estimate, CoinTest]:
-        """The effect by the steady time where the mean does not contradict it, else by the mean.
+    def _chosen(self, mean: CoinTest, steady: CoinTest, alpha: float) -> tuple[CoinTest, PValues]:
+        """Which time the effect is read from, and what its p-values are.
 
-        p is that of no effect on either.
+        From the steady one, unless the mean contradicts what that says: then the change is not the
+        same for all tokens, and what counts is the mean. An effect is rejected where the larger of
+        both statistics rejects it, so that one which lives in stalls is not missed; against a mean
+        that contradicts, only where the mean does too.
         """
         tests = (mean, steady)
-        p = float(joint_p_values(tests, np.zeros(1))[0])
         fitted = steady.fit()
-        if fitted is None or mean.p(fitted[0]) <= alpha:
-            return dataclasses.replace(found, p=p), mean
-        effect, se, q, b = fitted
-        ends = interval_of(lambda e: joint_p_values(tests, e), effect, se, alpha, found.p_least)
-        return Estimate(effect, ends, p, alpha, se, q, b, found.coins, found.drawn), steady
+        if fitted is not None and mean.p(fitted[0]) > alpha:
+            return steady, lambda effects: joint_p_values(tests, effects)
+        return mean, lambda effects: np.maximum(
+            joint_p_values(tests, effects), mean.p_values(effects)
+        )
 
     def _of(self, y: Array) -> CoinTest:
-        return CoinTest(y, self._x, self._units, self._probes)
+        probe_log = None if self._probes is None else self._probes.log
+        return CoinTest(y, self._x, self._units, probe_log, noise=self._noise)
 
 
 def speed_pct(effect_log: float | None) -> float | None:

@@ -75,11 +75,12 @@ def estimate(
     probe_log: Array | None,
     *,
     alpha: float,
-    places: Sequence[float] | NDArray[np.float64] | None = None,
+    noise: Array | None = None,
     q: float | None = None,
 ) -> Estimate:
     """Estimate the effect of x on y, with the interval at 1 - `alpha` (see `CoinTest`)."""
-    return CoinTest(y, x, units, probe_log, places=places, q=q).estimate(alpha)
+    test = CoinTest(y, x, units, probe_log, noise=noise, q=q)
+    return test.estimate(alpha, test.p_values)
 
 
 class CoinTest:
@@ -87,11 +88,11 @@ class CoinTest:
 
     All of shape (n,), in the order in which the cells ran. `y`: ln of a time, or any other
     quantity. `x`: 1 for the candidate's cells, else 0. `units`: which coin decided the cell; the
-    other side of that coin exchanges the arms of all its cells. `probe_log`: ln of the cell's mean
-    probe, None where not all were probed. `places`: when the cells ran, in cells; None: one after
-    the other. `q`: one of Q_GRID instead of what fits, so that several quantities of the same cells
-    are estimated alike and sums of them stay sums. Raises ValueError where shapes differ or a value
-    is not finite.
+    other side of that coin exchanges the arms of all its cells. `probe_log`: ln of the cell's
+    probe, None where not all were probed. `noise`: white variance of each cell in units of an
+    ordinary one's; computed without regard to x. `q`: one of Q_GRID instead of what fits, so that
+    several quantities of the same cells are estimated alike and sums of them stay sums. Raises
+    ValueError where shapes differ or a value is not finite.
     """
 
     def __init__(
@@ -101,25 +102,26 @@ class CoinTest:
         units: Sequence[int] | NDArray[np.int_],
         probe_log: Array | None,
         *,
-        places: Sequence[float] | NDArray[np.float64] | None = None,
+        noise: Array | None = None,
         q: float | None = None,
     ) -> None:
         self._given = None if q is None else Q_GRID.index(q)
         self._y = np.asarray(y, float)
         self._x = np.asarray(x, float)
         n = len(self._y)
-        at = np.arange(n, dtype=float) if places is None else np.asarray(places, float)
+        own = np.ones(n) if noise is None else np.asarray(noise, float)
         probe = None if probe_log is None else np.asarray(probe_log, float)
         _, coin_of = np.unique(np.asarray(units), return_inverse=True)
-        for values in (self._y, self._x, at, coin_of, *(() if probe is None else (probe,))):
+        for values in (self._y, self._x, own, coin_of, *(() if probe is None else (probe,))):
             if values.shape != (n,) or not np.all(np.isfinite(values)):
                 raise ValueError("every cell needs one finite value of each quantity")
         self.coins = int(coin_of.max()) + 1 if n else 0
         self.drawn = self.coins > ENUMERATED_COINS
+        self._trust = 2 / (own[1:] + own[:-1])
         self._probe = None if probe is None or not n else probe - probe.mean()
         self._able = self.coins >= 2 and n >= 4 and 0 < self._x.sum() < n
         if self._able:
-            self._models = _models(tuple(at - at.min()))
+            self._models = _models(tuple(own))
             signs = _outcomes(self.coins)[:, coin_of] * (self._x - 0.5)
             self._signs: Array = signs
             self._whitened: dict[int, Array] = {}
@@ -149,14 +151,15 @@ class CoinTest:
         bar = t[0] - _TIE * abs(t[0])
         return float(((t >= bar).mean() + (-t >= bar).mean()) / 2)
 
-    def estimate(self, alpha: float) -> Estimate:
-        """Effect, interval at 1 - `alpha`, p-value of no effect."""
+    def estimate(self, alpha: float, p_values: PValues) -> Estimate:
+        """Effect by this test; interval at 1 - `alpha` and p-value of no effect by `p_values`."""
         fitted = self.fit()
         if fitted is None:
             return Estimate(None, (None, None), 1.0, alpha, coins=self.coins, drawn=self.drawn)
         effect, se, q, b = fitted
-        ends = interval_of(self.p_values, effect, se, alpha, least_p(self.coins))
-        return Estimate(effect, ends, self.p(), alpha, se, q, b, self.coins, self.drawn)
+        ends = interval_of(p_values, effect, se, alpha, least_p(self.coins))
+        p = float(p_values(np.zeros(1))[0])
+        return Estimate(effect, ends, p, alpha, se, q, b, self.coins, self.drawn)
 
     def fit(self) -> tuple[float, float, float, float] | None:
         """Effect, its model's standard error, q and b; None where there is nothing to fit.
@@ -205,8 +208,11 @@ class CoinTest:
         b = np.zeros(len(effects))
         if self._probe is not None:
             dp = np.diff(self._probe)
-            noise = (len(self._y) - 1) * PROBE_SD_LOG**2
-            b = np.clip(dp @ np.diff(z, axis=0) / (dp @ dp + noise), 0.0, PROBE_SLOPE_MAX)
+            weighted = self._trust * dp
+            error = self._trust.sum() * PROBE_SD_LOG**2
+            b = np.clip(
+                weighted @ np.diff(z, axis=0) / (weighted @ dp + error), 0.0, PROBE_SLOPE_MAX
+            )
             z = z - np.outer(self._probe, b)
         squares = np.array([np.einsum("it,it->t", z, m.p @ z) for m in self._models])
         floor = 1e-18 * (1 + np.max(np.abs(z), axis=0) ** 2)
@@ -288,14 +294,14 @@ class _Model:
 
 
 @lru_cache(maxsize=64)
-def _models(places: tuple[float, ...]) -> tuple[_Model, ...]:
-    """One model for each of Q_GRID, over cells that ran at these places (from 0, ascending)."""
-    at = np.array(places)
+def _models(noise: tuple[float, ...]) -> tuple[_Model, ...]:
+    """One model for each of Q_GRID, over cells with this white variance, in run order."""
+    at = np.arange(len(noise), dtype=float)
     design = np.column_stack([np.ones(len(at)), (at - at.mean()) / max(at.std(), 1e-12)])
     walk = np.minimum.outer(at, at)
     models = []
     for q in Q_GRID:
-        v = np.eye(len(at)) + q * walk
+        v = np.diag(noise) + q * walk
         inverse = np.linalg.inv(v)
         weighted = inverse @ design
         information = design.T @ weighted
