@@ -111,10 +111,11 @@ def _moves(step: Step, change_pct: float, z: float) -> bool:
 
 
 def _step_words(step: Step, first_token: int, tokens: int) -> str:
+    """Read again by the plots, which mark the stretch (`report/plot_traces.py`)."""
     at = first_token + step.token
     return (
-        f"tokens {at} to {tokens - 1} are {percent(step)} than tokens {first_token} to {at - 1} "
-        f"(z {step.z:+.1f})"
+        f"from token {at} on (to {tokens - 1}) it is {percent(step)} than in tokens {first_token} "
+        f"to {at - 1} (z {step.z:+.1f})"
     )
 
 

@@ -88,7 +88,7 @@ def test_a_step_is_found_where_it_is_and_in_no_other_cell() -> None:
     verdicts = examine(*session(c3=stepped(56, 1.15)), SETTINGS)
     assert states(verdicts) == ["clean"] * 3 + ["contaminated"] + ["clean"] * 2
     (reason,) = verdicts[3].reasons
-    assert reason.startswith("tokens 5") and "% slower than tokens 16 to" in reason
+    assert reason.startswith("from token 5") and "% slower than in tokens 16 to" in reason
 
 
 def test_content_alone_is_no_step() -> None:
