@@ -196,8 +196,8 @@ def _conclusions(source: Source, study: Study) -> list[str]:
         f"{none.replaced:.1%} of all pairs are replaced",
         "± is one standard error of the simulation, of at most "
         f"{counted(none.campaigns, 'campaign')} for each effect",
-        f"the device's own spread is known from {counted(cells, 'cell')} to ±{_own_error(cells):.0%}, "
-        "and with it the smallest effect",
+        f"{counted(cells, 'cell')} show the device's own spread to ±{_own_error(cells):.0%}, and "
+        "with it the smallest effect",
     ]
 
 
