@@ -190,11 +190,13 @@ CallCost Decoder::evaluate(Phase phase, const llama_token * tokens, int32_t coun
     if (dump_) {
         dump_->begin_call(call);
     }
-    const rusage before = usage_now();
+    // The clock is read outside of getrusage: that call brings the scheduler's books up to date, so a CPU quota or a
+    // neighbour takes the core away at its return rather than while computing.
     const auto start = std::chrono::steady_clock::now();
+    const rusage before = usage_now();
     const int32_t status = llama_decode(context_, batch.get());
-    const auto end = std::chrono::steady_clock::now();
     const rusage after = usage_now();
+    const auto end = std::chrono::steady_clock::now();
 
     if (status != 0) {
         if (pager_) {

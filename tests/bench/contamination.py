@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from campaign_parts import CampaignFailedError, Judged, judged_campaign
 from quota_parts import CpuQuota, QuotaUnavailableError, cpu_quota
-from throttle_parts import Throttler
+from throttle_parts import Chosen, Throttler
 
 from harness.build import ensure_engine
 from harness.records import CellRecord
@@ -124,8 +124,8 @@ def campaign(kind: str, runs_dir: Path, quota: CpuQuota | None, seed: int) -> To
             return told(kind, judged, [0.0] * len(judged.records), time.monotonic() - begin)
         log = runs_dir / "starts.txt"
         wrapper = quota.wrapper(runs_dir / "moe-engine", ensure_engine().engine, log)
-        throttler = Throttler(quota, log, random.Random(seed).choice(("time", "cells")), seed)  # noqa: S311
-        with throttler:
+        chosen: Chosen = "time" if seed % 2 else "cells"
+        with Throttler(quota, log, chosen, seed) as throttler:
             judged = judged_campaign(runs_dir, [*overrides, f"engine.binary={wrapper}"])
         lost_s = [throttler.lost_s(record) for record in judged.records]
         return told(kind, judged, lost_s, time.monotonic() - begin)

@@ -10,6 +10,7 @@ from quota_parts import QuotaUnavailableError, cpu_quota
 from throttle_parts import Draws, Throttler
 
 from harness.build import ensure_engine
+from harness.collect import read_series
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -38,6 +39,11 @@ def test_held_cells_are_found_and_no_candidate_is_blamed(tmp_path: Path) -> None
     assert held, "the quota was never felt"
     assert all(lost_s[index] > 0 for index in held)
     assert all(lost_s[index] < 0.2 for index, share in shares.items() if share == 0)
+    for record in judged.records:  # what the quota took is in the tokens' times, not between them
+        if record.index in held:
+            trace = read_series(judged.directory / "cells" / f"{record.index:02}-{record.cell}")
+            assert trace is not None
+            assert trace.wall_ms.sum() / 1e3 > 0.5 * (record.ended_unix_s - record.started_unix_s)
     found = {
         cell.index: cell.reasons for cell in judged.verdict.cells if cell.status == "contaminated"
     }
