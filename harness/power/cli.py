@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--campaigns",
         type=int,
-        default=200,
+        default=150,
         metavar="N",
-        help="at most so many for each effect; fewer where its power is soon known (default: 200)",
+        help="at most so many for each effect; fewer where its power is soon known (default: 150)",
     )
     p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     p.add_argument(

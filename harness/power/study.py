@@ -27,9 +27,9 @@ _ROUND = 50
 _SURE_SE = 0.02
 _MOST_EFFECT_PCT = 60.0
 _LEAST_EFFECT_PCT = 0.1
-_MOST_EXTRA_EFFECTS = 4
+_MOST_EXTRA_EFFECTS = 2
 # neighbouring effects between which the power is read off
-_NEAR = 1.7
+_NEAR = 2.1
 _NORMAL = NormalDist()
 
 Progress = Callable[[int, int], None]

@@ -156,7 +156,7 @@ def test_power_grows_with_the_effect_and_nothing_is_rarely_called_something() ->
     steps: list[tuple[int, int]] = []
     study = run_study(
         conditions("none", 3),
-        [3.6, 1.5, 1.5],
+        [4.0, 1.5, 1.5],
         target=0.5,
         campaigns=12,
         seed=1,
@@ -164,11 +164,11 @@ def test_power_grows_with_the_effect_and_nothing_is_rarely_called_something() ->
     )
     effects, powers = [r.effect_pct for r in study.effects], [r.power for r in study.effects]
     # one was added between them
-    assert effects == [1.5, pytest.approx(2.324, abs=1e-3), 3.6]
+    assert effects == [1.5, pytest.approx(2.449, abs=1e-3), 4.0]
     assert powers[0] <= powers[1] + 0.1 <= powers[2] + 0.2
     assert powers[0] < 0.4 and powers[2] > 0.7
     assert study.nothing.power <= 0.15 and study.nothing.equivalent > 0.3
-    assert study.smallest.effect_pct is not None and 1.5 < study.smallest.effect_pct < 3.6
+    assert study.smallest.effect_pct is not None and 1.5 < study.smallest.effect_pct < 4.0
     assert steps[-1] == (48, 48)
     assert study.budget_pairs == 18
 
