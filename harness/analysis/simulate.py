@@ -134,7 +134,7 @@ class _Prompt:
         """Bytes are log-normal and follow one another; the first tokens find the cache empty."""
         log_sd, mean_mb = drawn(rng, _MB_LOG_SD), drawn(rng, _MB_PER_TOKEN)
         logs = log_sd * _autocorrelated(rng, (1, tokens), drawn(rng, _MB_RHO))[0]
-        excess = math.exp(0.8 * rng.standard_normal())
+        excess = math.exp(0.7 + 0.8 * rng.standard_normal())
         fill_tokens = math.exp(0.9 + 0.8 * rng.standard_normal())
         warm_up = 1 + excess * np.exp(-np.arange(tokens) / fill_tokens)
         mb = np.minimum(mean_mb * np.exp(logs - log_sd**2 / 2) * warm_up, 0.98 * _ROUTED_MB)
