@@ -103,13 +103,16 @@ class PairTest:
         """Effect, interval at 1 - `alpha`, p-value, and whether it is within the margin."""
         mean = self._of(self._times.mean)
         test = mean
+        tests: tuple[CoinTest, ...] = (mean,)
         p_values: PValues = mean.p_values
         typical, plain = None, mean.fit()
         if self._times.tokens is not None:
-            test, p_values = self._chosen(mean, self._of(self._times.tokens.steady), alpha)
+            steady = self._of(self._times.tokens.steady)
+            tests = (mean, steady)
+            test, p_values = self._chosen(mean, steady, alpha)
             fitted = self._of(self._times.tokens.median).fit()
             typical = None if fitted is None else fitted[0]
-        found = test.estimate(alpha, p_values)
+        found = test.estimate(alpha, p_values, tests)
         below = test.p_beyond(self._margin, above=False)
         above = test.p_beyond(-self._margin, above=True)
         said = []

@@ -80,7 +80,7 @@ def estimate(
 ) -> Estimate:
     """Estimate the effect of x on y, with the interval at 1 - `alpha` (see `CoinTest`)."""
     test = CoinTest(y, x, units, probe_log, noise=noise, q=q)
-    return test.estimate(alpha, test.p_values)
+    return test.estimate(alpha)
 
 
 class CoinTest:
@@ -106,7 +106,9 @@ class CoinTest:
         q: float | None = None,
     ) -> None:
         self._given = None if q is None else Q_GRID.index(q)
-        self._y = np.asarray(y, float)
+        y = np.asarray(y, float)
+        # the level says nothing, and without it less is lost to rounding
+        self._y = y - y.mean() if len(y) else y
         self._x = np.asarray(x, float)
         n = len(self._y)
         own = np.ones(n) if noise is None else np.asarray(noise, float)
@@ -151,13 +153,19 @@ class CoinTest:
         bar = t[0] - _TIE * abs(t[0])
         return float(((t >= bar).mean() + (-t >= bar).mean()) / 2)
 
-    def estimate(self, alpha: float, p_values: PValues) -> Estimate:
-        """Effect by this test; interval at 1 - `alpha` and p-value of no effect by `p_values`."""
+    def estimate(
+        self, alpha: float, p_values: PValues | None = None, tests: Sequence[CoinTest] = ()
+    ) -> Estimate:
+        """The effect, with the interval at 1 - `alpha` and the p-value of no effect.
+
+        The last two by `p_values` of several `tests`, where those are given.
+        """
+        p_values, tests = p_values or self.p_values, tests or (self,)
         fitted = self.fit()
         if fitted is None:
             return Estimate(None, (None, None), 1.0, alpha, coins=self.coins, drawn=self.drawn)
         effect, se, q, b = fitted
-        ends = interval_of(p_values, effect, se, alpha, least_p(self.coins))
+        ends = interval_of(p_values, tests, effect, se, alpha)
         p = float(p_values(np.zeros(1))[0])
         return Estimate(effect, ends, p, alpha, se, q, b, self.coins, self.drawn)
 
@@ -182,6 +190,10 @@ class CoinTest:
         freedom = max(len(self._y) - model.fixed - 1, 1)
         se = math.sqrt(max(rss[0], 0.0) / freedom / float(self._x @ model.p @ self._x))
         return effect, se, Q_GRID[k[0]], float(b[0])
+
+    def models(self, effects: Array) -> NDArray[np.int_]:
+        """Which of Q_GRID fits what is left after each effect, by its number."""
+        return self._fitted(effects)[2]
 
     def statistics(self, effects: Array) -> Array:
         """t of every outcome of the coins (rows; the first is the one that came up) and effect.
@@ -244,41 +256,55 @@ def joint_p_values(tests: Sequence[CoinTest], effects: Array) -> Array:
 
 
 def interval_of(
-    p_values: PValues, centre: float, scale: float, alpha: float, p_least: float
+    p_values: PValues,
+    tests: Sequence[CoinTest],
+    centre: float,
+    scale: float,
+    alpha: float,
 ) -> tuple[float | None, float | None]:
     """The hull of all effects that are not rejected at `alpha`; None for an end without bound.
 
-    Searched outwards from `centre` in fractions of `scale` and then in growing steps, because the
-    p-value need not fall steadily; the ends are then narrowed to `_PRECISION_LOG`.
+    Searched from `centre` outwards in fractions of `scale`, then in growing steps. The p-value need
+    not fall steadily: it jumps where another model fits better, so that both sides of every such
+    place are looked at. Ends are then narrowed to `_PRECISION_LOG`.
     """
-    if p_least > alpha:
+    if max(least_p(test.coins) for test in tests) > alpha:
         return None, None
-    near = np.arange(0.0, 10.0, 0.4)
+    near = np.arange(0.0, 10.0, 0.25)
     grown = 10.0 * 1.5 ** np.arange(60)
-    scale = max(scale, 1e-6)
-    reach = np.concatenate([near, grown]) * scale
+    reach = np.concatenate([near, grown]) * max(scale, 1e-6)
     reach = np.append(reach[reach < _FARTHEST_LOG], _FARTHEST_LOG)
-    kept = p_values(np.concatenate([centre - reach, centre + reach])) > alpha
+    effects = np.concatenate([centre - reach[:0:-1], centre + reach])
+    effects = np.sort(np.concatenate([effects, *(_jumps(test, effects) for test in tests)]))
+    kept = np.flatnonzero(p_values(effects) > alpha)
+    if not len(kept):
+        return centre, centre
     ends: list[float | None] = []
-    for sign, inside in ((-1.0, kept[: len(reach)]), (1.0, kept[len(reach) :])):
-        last = int(np.max(np.flatnonzero(inside), initial=-1))
-        if last == len(reach) - 1:
+    for last, outwards in ((int(kept[0]), -1), (int(kept[-1]), 1)):
+        beyond = last + outwards
+        if beyond in (-1, len(effects)):
             ends.append(None)
             continue
-        if last < 0:  # not even the estimate: the other side may hold some
-            ends.append(centre)
-            continue
-        low, high = reach[last], reach[last + 1]
-        while high - low > _PRECISION_LOG:
-            inner = np.linspace(low, high, 17)[1:-1]
-            accepted = np.flatnonzero(p_values(centre + sign * inner) > alpha)
-            edge = int(accepted[-1]) if len(accepted) else -1
-            low, high = (
-                low if edge < 0 else inner[edge],
-                high if edge == len(inner) - 1 else inner[edge + 1],
-            )
-        ends.append(float(centre + sign * high))
+        inside, outside = effects[last], effects[beyond]
+        while abs(outside - inside) > _PRECISION_LOG:
+            between = np.linspace(inside, outside, 18)
+            accepted = np.flatnonzero(p_values(between[1:-1]) > alpha)
+            edge = int(accepted[-1]) + 1 if len(accepted) else 0
+            inside, outside = between[edge], between[edge + 1]
+        ends.append(float(outside))
     return ends[0], ends[1]
+
+
+def _jumps(test: CoinTest, effects: Array) -> Array:
+    """Both sides of every place between these effects at which another model is chosen."""
+    models = test.models(effects)
+    changed = np.flatnonzero(np.diff(models))
+    low, high, left = effects[changed], effects[changed + 1], models[changed]
+    while len(low) and np.max(high - low) > _PRECISION_LOG / 4:
+        middle = (low + high) / 2
+        same = test.models(middle) == left
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    return np.concatenate([low, high])
 
 
 @dataclass(frozen=True)
