@@ -18,7 +18,7 @@ from harness.analysis.counters import (
     flag_value,
 )
 from harness.analysis.device_state import caps_khz, cpu_sensor
-from harness.analysis.series import Series
+from harness.analysis.series import Array, Series
 from harness.analysis.steps import Step
 from harness.analysis.tells import NOTHING, Finding, followed, percent
 from harness.records import CellRecord, DeviceState
@@ -137,7 +137,8 @@ def slower_than_its_twins(
 ) -> list[Finding]:
     """The typical token of a cell is slower than its arm's were both before and after it.
 
-    Same work, other time: the device. Both sides, the median of up to two cells each, because a
+    Same work, other time: the device. By more than the cells' probes are apart: what these show is
+    known of the cell, and adjusted for. Both sides, the median of up to two cells each, because a
     device that heats up makes every cell slower than those before it; that is drift, and coins deal
     with it. With neighbours on one side only it is a note; with `one_side_counts` a reason, for
     sessions of few cells where no coins do.
@@ -146,22 +147,39 @@ def slower_than_its_twins(
     limit = math.log1p(slow_pct / 100)
     for places in by_arm(records):
         known = [(i, ln_ms) for i in places if (ln_ms := typical[i]) is not None]
-        values = [ln_ms for _, ln_ms in known]
-        for k, (i, ln_ms) in enumerate(known):
-            sides = [values[max(0, k - 2) : k], values[k + 1 : k + 3]]
-            slower = [ln_ms - float(np.median(side)) for side in sides if side]
-            if not slower:
+        walls = np.array([ln_ms for _, ln_ms in known])
+        probes = np.array([_probe_level(records[i]) for i, _ in known])
+        for k, (i, _) in enumerate(known):
+            sides = [s for s in (slice(max(0, k - 2), k), slice(k + 1, k + 3)) if len(walls[s])]
+            if not sides:
                 continue
-            counts = all(sides) or one_side_counts
-            if min(slower) <= limit:
+            slower = min(_slower(walls, probes, k, side) for side in sides)
+            counts = len(sides) == 2 or one_side_counts
+            if slower <= limit:
                 found[i] = Finding(could_tell=counts)
                 continue
             words = (
-                f"its typical token is {math.expm1(min(slower)):.0%} slower than in the cells of "
-                f"the same work {'before and after' if all(sides) else 'next to'} it"
+                f"its typical token is {math.expm1(slower):.0%} slower than in the cells of "
+                f"the same work {'before and after' if len(sides) == 2 else 'next to'} it"
             )
             found[i] = Finding((words,), could_tell=True) if counts else Finding(notes=(words,))
     return found
+
+
+def _slower(walls: Array, probes: Array, at: int, side: slice) -> float:
+    """ln of the wall time over that of the cells of `side`, less what the probes show of it."""
+    slower = float(walls[at] - np.median(walls[side]))
+    shown = float(probes[at] - np.median(probes[side]))
+    return slower if math.isnan(shown) else min(slower, slower - shown)
+
+
+def _probe_level(record: CellRecord) -> float:
+    """ln of the mean of both compute probes; NaN unless both were measured."""
+    probes = (record.probe.before, record.probe.after)
+    measured = [p.compute_ms for p in probes if p is not None and p.compute_ms is not None]
+    if len(measured) < 2 or not all(0 < ms < math.inf for ms in measured):
+        return math.nan
+    return math.log(sum(measured) / 2)
 
 
 def starved(records: Records, series: Mapping[int, Series], *, share_pct: float) -> list[Finding]:

@@ -132,6 +132,17 @@ def test_a_cell_slower_than_those_around_it_is_contaminated() -> None:
     assert "before and after it" in verdicts[3].reasons[0]
 
 
+def test_a_slow_cell_whose_probes_show_it_is_left_to_the_probe_adjustment() -> None:
+    records, series = session(c3=1.2)
+    probed = [
+        dataclasses.replace(r, probe=probes(p, p))
+        for r, p in zip(records, [100.0, 100.0, 101.0, 118.0, 100.0, 99.0], strict=True)
+    ]
+    assert states(examine(probed, series, SETTINGS)) == ["clean"] * 6
+    probed[3] = dataclasses.replace(records[3], probe=probes(100.0, 101.0))
+    assert states(examine(probed, series, SETTINGS))[3] == "contaminated"
+
+
 def test_a_slower_twin_on_one_side_is_a_note_unless_no_coins_deal_with_drift() -> None:
     records, series = session(2, c1=1.2)
     verdict = examine(records, series, SETTINGS)[1]
