@@ -45,6 +45,12 @@ def _import(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _power(argv: Sequence[str]) -> int:
+    from harness.power.cli import main as run
+
+    return run(list(argv))
+
+
 def _verify(argv: Sequence[str]) -> int:
     from harness.verify.cli import main as run
 
@@ -55,6 +61,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "build": (_build, "build the engine and the launcher, or say what is built"),
     "report": (_report, "judge a campaign again from disk, show its verdict"),
     "import": (_import, "make a campaign of another program's measurements"),
+    "power": (_power, "how many pairs, and how long, an effect takes on this device"),
     "model": (_model, "list, make and inspect models"),
     "verify": (_verify, "recompute a MoE layer in NumPy and compare with the engine"),
 }

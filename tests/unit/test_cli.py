@@ -80,7 +80,7 @@ def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
         ([], ["matched_pair", "+experiment=NAME"]),
         (["nonsense"], ["nonsense", "build", "model"]),
         (["modle", "list"], ["modle", "did you mean 'model'"]),
-        (["doctor"], ["doctor", "build, import, model"]),
+        (["doctor"], ["doctor", "build, import, model, power"]),
         (["--foo"], ["--foo", "--help"]),
         (["--cfg"], ["--cfg job"]),
         (["--cfg", "hydra", SIZES], ["--cfg hydra", "--cfg job"]),
