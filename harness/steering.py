@@ -26,7 +26,7 @@ class Steering:
     measured: Measured
     stop_when_decided: bool
     on_pair: Callable[[tuple[Standing, ...]], None]
-    _judged: int | None = None  # blocks that the standings below are of
+    _judged: int | None = None  # cells that the standings below are of
     _standings: tuple[Standing, ...] = field(default=())
 
     def wants(self, cell: PlannedCell, records: Mapping[int, CellRecord]) -> bool:
@@ -35,8 +35,8 @@ class Steering:
         if plan.design not in BLOCK_DESIGNS or cell.block is None:
             return True
         earlier = [r for i, r in sorted(records.items()) if self._block(i) < cell.block]
-        if self._judged != cell.block:
-            self._judge(cell.block, earlier)
+        if self._judged != len(earlier):
+            self._judge(earlier)
         open_ones = [
             name
             for name in plan.candidates
@@ -47,8 +47,8 @@ class Steering:
             return False
         return cell.arm == plan.baseline or cell.arm in open_ones
 
-    def _judge(self, blocks: int, records: list[CellRecord]) -> None:
-        before, self._judged = self._judged, blocks
+    def _judge(self, records: list[CellRecord]) -> None:
+        before, self._judged = self._judged, len(records)
         plan = self.measured.plan
         verdict = pairs_verdict(
             self.measured.directory.name,
@@ -58,7 +58,7 @@ class Steering:
             pair_settings(self.measured.settings),
         )
         self._standings = standings(plan, verdict)
-        if before is not None and blocks:  # what an earlier process showed is not shown again
+        if before is not None:  # what an earlier process showed is not shown again
             self.on_pair(self._standings)
 
     def _block(self, index: int) -> int:
