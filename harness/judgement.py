@@ -18,11 +18,11 @@ from harness import rundir
 from harness.collect import read_device, read_output, read_series
 from harness.configure import conf_dir, load_yaml
 from harness.errors import UsageError
-from harness.journal import load_records, read_journal
+from harness.journal import finished_cells, load_records, read_journal
 from harness.jsonable import from_json
 from harness.records import CellRecord, Plan
 from harness.schema import BLOCK_DESIGNS, VerdictConfig
-from harness.typed import from_mapping
+from harness.typed import from_mapping, say
 
 if TYPE_CHECKING:
     from harness.analysis.contamination import ContaminationSettings
@@ -53,8 +53,12 @@ class Measured:
         return cls(directory, stored_plan(directory), _verdict_settings(directory, stored))
 
     def records(self) -> list[CellRecord]:
-        """The sound records so far, in order."""
+        """The sound records so far, in order. Raises DeviceError: the journal is damaged."""
         return load_records(self.directory)
+
+    def damaged(self) -> dict[int, str]:
+        """What is wrong with the records that are not sound, by cell index."""
+        return finished_cells(self.directory, read_journal(self.directory)).damaged
 
     def series(self, records: Sequence[CellRecord]) -> dict[int, Series]:
         """What every token took, by cell index, of those cells that recorded it."""
@@ -178,6 +182,7 @@ def _verdict_settings(directory: Path, stored: Any) -> VerdictConfig:
     """As stored; what an earlier version did not know, or an import does not, is the default."""
     defaults = load_yaml(conf_dir() / "verdict" / "default.yaml")
     own = stored.get("verdict") if isinstance(stored, Mapping) else None
+    where = f"{directory / rundir.CONFIG}: verdict"
     if not isinstance(own, Mapping | None):
-        raise UsageError(f"{directory / rundir.CONFIG}: verdict: needs keys and values")
-    return from_mapping(VerdictConfig, {**defaults, **(own or {})}, "verdict")
+        raise UsageError(f"{where}: found {say(own)}; needs keys and values")
+    return from_mapping(VerdictConfig, {**defaults, **(own or {})}, where)

@@ -48,6 +48,8 @@ def main(argv: list[str]) -> int:
         view.results(records)
         view.verdict(verdict)
         view.say("")
+        for index, wrong in sorted(measured.damaged().items()):
+            view.say(f"cell {index} is left out: {wrong}", "yellow")
         view.say(_against_stored(directory, verdict))
         for path in plots:
             view.say(f"drawn: {path}")
@@ -82,7 +84,8 @@ def _against_stored(directory: Path, verdict: CampaignVerdict) -> str:
     changed = [
         f.name
         for f in dataclasses.fields(CampaignVerdict)
-        if getattr(stored, f.name) != getattr(verdict, f.name)
+        # a directory may have been copied under another name
+        if f.name != "campaign" and getattr(stored, f.name) != getattr(verdict, f.name)
     ]
     if not changed:
         return f"the same as {path}"

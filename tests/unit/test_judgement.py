@@ -1,0 +1,136 @@
+"""A campaign's directory and its verdict: the same each time, and clear where it is damaged."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.judgement import Measured, judge_directory
+from harness.schema import VerdictConfig
+
+TOKENS = 96
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve pairs, the candidate 20 % slower, as a campaign's directory."""
+    place = tmp_path_factory.mktemp("imported")
+    rng = random.Random(5)  # noqa: S311
+    content = [rng.lognormvariate(0, 0.3) for _ in range(TOKENS)]
+    lines = ["cell,config,file"]
+    for i in range(24):
+        config = (
+            rng.choice("BC") if i % 2 == 0 else ("C" if lines[-1].split(",")[1] == "B" else "B")
+        )
+        lines.append(f"{i},{config},cell_{i}.csv")
+        slower = 1.25 if config == "C" else 1.0
+        rows = [
+            f"{t},{100 * c * slower * rng.lognormvariate(0, 0.03):.3f}"
+            for t, c in enumerate(content)
+        ]
+        (place / f"cell_{i}.csv").write_text("\n".join(["token,wall_ms", *rows]) + "\n")
+    (place / "campaign.csv").write_text("\n".join(lines) + "\n")
+    assert main(["import", "csv", str(place), "--runs-dir", str(place / "runs")]) == 0
+    (found,) = (place / "runs").iterdir()
+    return found
+
+
+@pytest.fixture
+def campaign(imported: Path, tmp_path: Path) -> Path:
+    """A copy to be spoilt."""
+    copy = tmp_path / "copy"
+    shutil.copytree(imported, copy)
+    return copy
+
+
+def report(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    capsys.readouterr()
+    assert main(["report", *words]) == code
+    shown = capsys.readouterr()
+    return shown.out if code == 0 else shown.err
+
+
+def test_a_verdict_is_the_same_from_disk(
+    imported: Path, campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judge_directory(imported).verdicts[0].outcome == "loss"
+    assert "the same as" in report(capsys, str(imported))
+    assert "the same as" in report(capsys, str(campaign)), "a copy has another name"
+    by_id = report(capsys, imported.name, "--runs-dir", str(imported.parent), "--json")
+    assert json.loads(by_id) == json.loads((imported / "verdict.json").read_text())
+
+
+def test_a_verdict_that_was_tampered_with_is_told(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = campaign / "verdict.json"
+    stored: dict[str, Any] = json.loads(path.read_text())
+    stored["verdicts"][0]["outcome"] = "win"
+    path.write_text(json.dumps(stored))
+    assert "differs from" in report(capsys, str(campaign))
+    assert "in: verdicts" in report(capsys, str(campaign))
+    path.unlink()
+    assert "there is no verdict.json" in report(capsys, str(campaign))
+
+
+def test_a_record_that_was_changed_is_left_out_and_told(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(campaign.glob("cells/*/record.json"))[2]
+    path.write_text(path.read_text().replace('"ok"', '"killed"'))
+    out = report(capsys, str(campaign))
+    assert "cell 2 is left out" in out
+    assert "changed since it was written" in out
+
+
+def test_without_tokens_speeds_of_whole_cells_are_compared(campaign: Path) -> None:
+    for path in campaign.glob("cells/*/tokens.csv"):
+        path.unlink()
+    (verdict,) = judge_directory(campaign).verdicts
+    assert verdict.effect_pct == pytest.approx(-20, abs=2)
+    assert any("speeds of whole cells" in r for r in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("plan.json", "{", "plan.json: cannot be read"),
+        ("config.yaml", "verdict: {stable: 3}", "config.yaml: verdict.stable: unknown key"),
+        ("config.yaml", "verdict: 3", "config.yaml: verdict: found 3"),
+        ("config.yaml", "a: [", "config.yaml: not readable as YAML"),
+        ("journal.jsonl", "{}\n{}\n", "journal.jsonl: line 1 is damaged"),
+    ],
+)
+def test_a_damaged_file_is_one_line(
+    campaign: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, words: str
+) -> None:
+    (campaign / file).write_text(content)
+    shown = report(capsys, str(campaign), code=1 if file == "journal.jsonl" else 2)
+    assert shown.startswith("harness: error: ")
+    assert words in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_what_is_no_campaign_names_the_nearest(
+    imported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = imported.name[:-1] + "x"
+    shown = report(capsys, wrong, "--runs-dir", str(imported.parent), code=2)
+    assert f"report {wrong}: no campaign there" in shown
+    assert imported.name in shown
+
+
+def test_a_setting_stored_with_the_campaign_is_heeded(campaign: Path) -> None:
+    config = campaign / "config.yaml"
+    assert Measured.read(campaign).settings.margin_pct == 3
+    config.write_text(config.read_text() + "\nverdict: {margin_pct: 5}\n")
+    settings = Measured.read(campaign).settings
+    assert isinstance(settings, VerdictConfig)
+    assert settings.margin_pct == 5
+    assert settings.stable_pct == 5  # what is not stored is the default
