@@ -21,10 +21,12 @@ from harness.analysis.attribution_words import (
     excludes_zero,
     work_in_words,
 )
-from harness.analysis.cell_times import probes_log
+from harness.analysis.cell_times import cell_times
 from harness.analysis.fault_cost import FaultCost, fault_cost
-from harness.analysis.randomisation import estimate
+from harness.analysis.probe_levels import noise_of, probe_levels
+from harness.analysis.randomisation import CoinTest, estimate
 from harness.analysis.series import Array, Series
+from harness.analysis.stalls_held import held_series
 from harness.analysis.wall_parts import WARM_UP_TOKENS, CellParts, cell_parts
 from harness.records import CellRecord, Plan
 from harness.verdicts import AttributionRow, CampaignVerdict, PairRow, Part
@@ -32,6 +34,9 @@ from harness.verdicts import AttributionRow, CampaignVerdict, PairRow, Part
 ALPHA = 0.05
 # of the change in computing: faults that make more of it carry the effect, not the rest of it
 MOST_OF_COMPUTING = 0.5
+
+# of the wall time: stalls that are held back and are said to be
+STALLS_WORTH_A_WORD = 0.01
 
 Take = Callable[[CellParts], float | None]
 
@@ -49,17 +54,19 @@ class _Compared:
     """Cells of the baseline and of one candidate in order of running, one entry each.
 
     `x`: 1 for the candidate. `units`: which coin decided the cell's place; of one unit there is no
-    interval. `scale`: what undoes in a cell's times what its probes say of the device. `q`: how
-    much the device wandered, as the wall times show it; the same for all parts, so that they add
-    up as their cells do.
+    interval, and `q` is None. `probe_log`, `noise`, `q`: as the wall times are tested with, the
+    same for all parts, so that they add up as their cells do. `held`: stalls are held back in the
+    cells' times, and were worth a word.
     """
 
     cells: tuple[CellParts, ...]
     x: Array
     units: NDArray[np.int_]
-    scale: Array
-    q: float | None
     alpha: float
+    probe_log: Array | None = None
+    noise: Array | None = None
+    q: float | None = None
+    held: bool = False
 
     @property
     def baseline(self) -> tuple[CellParts, ...]:
@@ -85,6 +92,7 @@ def with_attribution(
             verdict.pairs,
             used=v.cells_used,
             alpha=_alpha(verdict, v.candidate),
+            told=v.outcome in ("win", "loss") if verdict.pairs else None,
         )
         for v in verdict.verdicts
     }
@@ -124,11 +132,13 @@ def attribution_of(
     used: Collection[int] = (),
     alpha: float = ALPHA,
     first_token: int = WARM_UP_TOKENS,
+    told: bool | None = None,
 ) -> Attribution | None:
     """One candidate's. None where no cells of it can be compared, or their tokens have no times.
 
     `used`: indices of the cells that the verdict rests on; by default those of the clean pairs. In
-    a design without pairs they are one pair. `alpha`: of each interval, for itself.
+    a design without pairs they are one pair. `alpha`: of each interval, for itself. `told`:
+    whether there is an effect to be carried; None: as the wall time's own interval says.
     """
     units = _units(candidate, pairs, used)
     compared = _compare(candidate, units, records, series, alpha=alpha, first_token=first_token)
@@ -140,8 +150,9 @@ def attribution_of(
         [series[c.index] for c in compared.cells], alpha=alpha / 2, first_token=first_token
     )
     rows = (*_split_rows(candidate, compared, work), _faulting(candidate, compared, cost))
-    rows = _marked(rows, wall)
-    return Attribution(rows, carried_by(rows, wall, work))
+    told = wall.told if told is None else told
+    rows = _marked(rows, wall) if told else rows
+    return Attribution(rows, carried_by(rows, wall, work, told=told, held=compared.held))
 
 
 # --- which cells ---------------------------------------------------------------------------------
@@ -178,16 +189,66 @@ def _compare(
     x = np.array([r.arm == candidate for r in kept], float)
     if not 0 < x.sum() < len(x):
         return None
-    compared = _Compared(
-        cells, x, np.array([units[r.index] for r in kept]), np.ones(len(x)), None, alpha
-    )
+    compared = _Compared(cells, x, np.array([units[r.index] for r in kept]), alpha)
     if len(set(compared.units)) < 2:
         return compared
-    probes = probes_log(kept)
-    log_wall = np.log([c.wall_ms for c in cells])
-    of_wall = estimate(log_wall, x, compared.units, probes, alpha=alpha)
-    scale = np.ones(len(x)) if probes is None else np.exp(-of_wall.b * (probes - probes.mean()))
-    return dataclasses.replace(compared, scale=scale, q=of_wall.q)
+    return _as_the_verdict(compared, kept, [series[r.index] for r in kept], first_token)
+
+
+def _as_the_verdict(
+    compared: _Compared,
+    records: Sequence[CellRecord],
+    series: Sequence[Series],
+    first_token: int,
+) -> _Compared:
+    """With what the verdict tests the wall times with, and the times that it reads (`pair_test`):
+    stalls held back, unless the plain mean contradicts.
+    """
+    times = cell_times(
+        records, {r.index: s for r, s in zip(records, series, strict=True)}, first_token
+    )
+    probes = probe_levels(records)
+    probe_log, noise = None if probes is None else probes.log, None
+    if probes is not None and probes.move is not None and times.tokens is not None:
+        noise = noise_of(times.tokens.move, probes.move)
+
+    def tested(y: Array) -> CoinTest:
+        return CoinTest(y, compared.x, compared.units, probe_log, noise=noise)
+
+    test = mean = tested(times.mean)
+    cells, held = compared.cells, False
+    if times.tokens is not None:
+        steady = tested(times.tokens.steady)
+        fitted = steady.fit()
+        if fitted is not None and mean.p(fitted[0]) > compared.alpha:
+            splits = [c.split for c in cells]
+            calm = held_series(series, splits, times.tokens.held_ms, first_token)
+            test = steady
+            cells = tuple(
+                _with_times_of(c, cell_parts(r, s, 0))
+                for c, r, s in zip(cells, records, calm, strict=True)
+            )
+            whole, left = (sum(c.wall_ms for c in of) for of in (compared.cells, cells))
+            held = whole - left > STALLS_WORTH_A_WORD * whole
+    fitted = test.fit()
+    return dataclasses.replace(
+        compared,
+        cells=cells,
+        probe_log=probe_log,
+        noise=noise,
+        q=None if fitted is None else fitted[2],
+        held=held,
+    )
+
+
+def _with_times_of(cell: CellParts, calm: CellParts | None) -> CellParts:
+    """Its work as it was; its times with stalls held back."""
+    if calm is None:
+        return cell
+    return dataclasses.replace(
+        cell,
+        **{name: getattr(calm, name) for name in vars(calm) if name.endswith("_ms")},
+    )
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -229,8 +290,7 @@ def _waiting(serial: bool) -> Take:
 def _faulting(candidate: str, compared: _Compared, cost: FaultCost) -> AttributionRow:
     """Estimated, with the errors of both the cost of a fault and the change of their number."""
     faults = _change(
-        dataclasses.replace(compared, alpha=compared.alpha / 2, scale=np.ones(len(compared.cells))),
-        lambda c: c.faults,
+        dataclasses.replace(compared, alpha=compared.alpha / 2, probe_log=None), lambda c: c.faults
     )
     if faults is None:
         return _row(candidate, "faulting", False, None, "major faults were not recorded")
@@ -266,17 +326,14 @@ def _row(
 def _marked(rows: tuple[AttributionRow, ...], wall: Change) -> tuple[AttributionRow, ...]:
     """With the part that carries the effect marked, where one does.
 
-    It is told from 0, in the direction of the wall time, which is told from 0 itself; of several it
-    is the largest. Computing (or all that was not split) gives way to the faults inside it that
-    make most of its change.
+    It is told from 0, in the direction of the wall time; of several it is the largest. Computing
+    (or all that was not split) gives way to the faults inside it that make most of its change.
     """
 
     def moves_along(row: AttributionRow) -> bool:
         along = row.change_ms is not None and row.change_ms * wall.change > 0
         return along and excludes_zero(row.ci_ms)
 
-    if not wall.told:
-        return rows
     movers = [r for r in rows if r.in_wall and moves_along(r)]
     carrier = max(movers, key=lambda r: abs(r.change_ms or 0.0), default=None)
     faults = rows[-1]
@@ -302,7 +359,7 @@ def _change(compared: _Compared, take: Take) -> Change | None:
 def _estimated(compared: _Compared, y: Array) -> Change:
     """`y`: one value a cell."""
     x = compared.x
-    baseline, y = float(y[x == 0].mean()), y * compared.scale
+    baseline = float(y[x == 0].mean())
     if compared.q is None:
         return Change(baseline, float(y[x == 1].mean() - y[x == 0].mean()), None)
     if np.ptp(y) == 0:
@@ -313,8 +370,9 @@ def _estimated(compared: _Compared, y: Array) -> Change:
         y / largest,
         x,
         compared.units,
-        None,
+        compared.probe_log,
         alpha=compared.alpha,
+        noise=compared.noise,
         q=compared.q,
     )
     low, high = e.interval

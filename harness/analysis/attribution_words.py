@@ -88,8 +88,13 @@ def _both(
     return means[0], means[1], exact
 
 
-def carried_by(rows: Sequence[AttributionRow], wall: Change, work: str | None) -> str:
-    """`waiting for reads +5.1 of +5.3 ms per token (+4.2 to +6.0); +37 % bytes per token; ...`."""
+def carried_by(
+    rows: Sequence[AttributionRow], wall: Change, work: str | None, *, told: bool, held: bool
+) -> str:
+    """`waiting for reads +5.1 of +5.3 ms per token (+4.2 to +6.0); +37 % bytes per token; ...`.
+
+    `told`: there is an effect to be carried. `held`: stalls are held back in these times.
+    """
     in_wall = [r for r in rows if r.in_wall]
     carrier = next((r for r in rows if r.carries), None)
     total = f"{wall.change:+.3g} ms per token"
@@ -102,14 +107,15 @@ def carried_by(rows: Sequence[AttributionRow], wall: Change, work: str | None) -
         said = f"not split: reads were not recorded apart from computing ({total})"
     elif wall.ci is None:
         largest = max(in_wall, key=lambda r: abs(r.change_ms or 0.0))
-        said = f"no interval from so few pairs: most is {IN_WORDS[largest.part]} "
+        said = f"no interval from these pairs: most is {IN_WORDS[largest.part]} "
         said += _of_total(largest, wall)
         others = [r for r in in_wall if r is not largest]
-    elif not wall.told:
-        said = f"no part carries it: {total} in all cannot be told from 0"
+    elif not told:
+        said = f"no part carries it: no effect is told ({total} in all)"
     else:
-        said = f"no part carries it: no part of {total} can be told from 0 by itself"
-    return "; ".join([said, *([work] if work else []), *_rest(others, wall)])
+        said = f"no part carries it: no part of {total} is told by itself"
+    stalls = ["stalls held back"] if held else []
+    return "; ".join([said, *([work] if work else []), *_rest(others, wall), *stalls])
 
 
 def _of_total(row: AttributionRow, wall: Change) -> str:

@@ -90,9 +90,10 @@ class CoinTest:
     quantity. `x`: 1 for the candidate's cells, else 0. `units`: which coin decided the cell; the
     other side of that coin exchanges the arms of all its cells. `probe_log`: ln of the cell's
     probe, None where not all were probed. `noise`: white variance of each cell in units of an
-    ordinary one's; computed without regard to x. `q`: one of Q_GRID instead of what fits, so that
-    several quantities of the same cells are estimated alike and sums of them stay sums. Raises
-    ValueError where shapes differ or a value is not finite.
+    ordinary one's; computed without regard to x. `q`: one of Q_GRID instead of what fits, and a
+    slope on the probe without bounds, so that several quantities of the same cells, in whatever
+    unit, are estimated alike and sums of them stay sums. Raises ValueError where shapes differ or
+    a value is not finite.
     """
 
     def __init__(
@@ -222,9 +223,8 @@ class CoinTest:
             dp = np.diff(self._probe)
             weighted = self._trust * dp
             error = self._trust.sum() * PROBE_SD_LOG**2
-            b = np.clip(
-                weighted @ np.diff(z, axis=0) / (weighted @ dp + error), 0.0, PROBE_SLOPE_MAX
-            )
+            b = weighted @ np.diff(z, axis=0) / (weighted @ dp + error)
+            b = b if self._given is not None else np.clip(b, 0.0, PROBE_SLOPE_MAX)
             z = z - np.outer(self._probe, b)
         squares = np.array([np.einsum("it,it->t", z, m.p @ z) for m in self._models])
         floor = 1e-18 * (1 + np.max(np.abs(z), axis=0) ** 2)

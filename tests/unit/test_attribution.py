@@ -390,6 +390,51 @@ def test_warm_up_does_not_count() -> None:
     assert carrier(made.explained()) is None
 
 
+def test_where_the_verdict_tells_no_effect_none_is_carried() -> None:
+    made = campaign(Change(compute=1.2))
+    found = made.explained(told=False)
+    assert carrier(found) is None
+    assert found.carried_by.startswith("no part carries it: no effect is told")
+    assert parts(found)["computing"].change_ms == pytest.approx(12, rel=0.1)
+
+
+def test_stalls_of_some_cells_are_held_back_and_still_add_up() -> None:
+    """Tokens of ten seconds, in a few cells of either arm, hide 5 % of computing from the mean."""
+    made = campaign(Change(compute=1.05), blocks=12)
+    rng = np.random.default_rng(8)
+    for index in (1, 6, 11, 13, 20):
+        s = made.series[index]
+        stall = np.where(np.arange(TOKENS) == 20 + index, rng.uniform(5e3, 1e4), 0.0)
+        made.series[index] = dataclasses.replace(
+            s,
+            wall_ms=s.wall_ms + stall,
+            compute_ms=s.compute_ms + stall,  # type: ignore[operator]
+        )
+    found = made.explained()
+    of = parts(found)
+    assert carrier(found) == "computing"
+    assert of["computing"].change_ms == pytest.approx(3, rel=0.2)
+    assert of["waiting"].baseline_ms == pytest.approx(23.8, rel=0.02)
+    assert found.carried_by.endswith("stalls held back")
+    in_wall = [r for r in found.rows if r.in_wall]
+    assert sum(r.baseline_ms or 0 for r in in_wall) == pytest.approx(85.2, rel=0.02)
+
+
+def test_an_effect_that_lives_in_stalls_is_not_held_back() -> None:
+    made = campaign(Change(), blocks=12)
+    for index, s in made.series.items():
+        if made.records[index].arm == "fast":
+            stall = np.where(np.arange(TOKENS) % 16 == 0, 300.0, 0.0)
+            made.series[index] = dataclasses.replace(
+                s,
+                wall_ms=s.wall_ms + stall,
+                stall_ms=s.stall_ms + stall,  # type: ignore[operator]
+            )
+    found = made.explained()
+    assert carrier(found) == "waiting"
+    assert parts(found)["waiting"].change_ms == pytest.approx(300 / 16, rel=0.1)
+
+
 def test_replaced_pairs_are_left_out_and_the_verdicts_cells_decide() -> None:
     made = campaign(Change(), blocks=12)
     bad = made.pairs[0].candidate_cells[0]
