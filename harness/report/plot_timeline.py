@@ -17,6 +17,7 @@ from harness.report.plot_style import (
     INK,
     MOST_STYLES,
     SMALL,
+    ArmStyle,
     arm_styles,
     head,
     new_figure,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _WIDTH_IN, _CELLS_IN, _PANEL_IN = 10.5, 2.6, 1.35
 _GIB = 2**30
 _MOST_NUMBERED = 48
+_MOST_MARKED = 120
 # a curve, its times and values; one of several in a panel
 Curve = tuple[str, Array, Array]
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
@@ -171,7 +173,9 @@ def _bars(
         if named:
             words, at = f"{r.index}  {r.cell}", (middle, 0.02 * fastest)
             axes.annotate(words, at, rotation=90, ha="center", va="bottom", fontsize=SMALL)
-        elif len(cells) <= _MOST_NUMBERED:
+        elif len(cells) <= _MOST_MARKED:
+            axes.plot(middle, 0.05 * fastest, **_marked(styles[r.arm]))
+        if not named and len(cells) <= _MOST_NUMBERED:
             axes.annotate(
                 str(r.index),
                 (middle, height),
@@ -183,21 +187,24 @@ def _bars(
     axes.set_ylim(0, fastest * 1.12)
     axes.set_ylabel("tok/s")
     ran = {r.arm for r in cells}
-    arms = {} if named else {arm: s.colour for arm, s in styles.items() if arm in ran}
+    arms = {} if named else {arm: s for arm, s in styles.items() if arm in ran}
     head(axes, "", _legend(arms, verdict, cells, out, unread), 6)
 
 
 def _legend(
-    arms: Mapping[str, str],
+    arms: Mapping[str, ArmStyle],
     verdict: CampaignVerdict,
     cells: Sequence[CellRecord],
     out: Collection[int],
     unread: Collection[int],
 ) -> list[Any]:
-    """`arms`: colours by name."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=c, edgecolor=INK, label=arm) for arm, c in arms.items()]
+    handles: list[Any] = [
+        Line2D([], [], color=s.colour, linewidth=8, label=arm, **_marked(s))
+        for arm, s in arms.items()
+    ]
     if any(r.index in out for r in cells):
         why = "pair left out" if verdict.pairs else "contaminated"
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label=why))
@@ -208,6 +215,17 @@ def _legend(
             Patch(facecolor="white", edgecolor=FAINT, hatch="xx", label="did not end well")
         )
     return handles
+
+
+def _marked(style: ArmStyle) -> dict[str, Any]:
+    """The arm's marker, which a print in grey needs."""
+    return {
+        "marker": style.marker,
+        "markersize": 4,
+        "markerfacecolor": "white",
+        "markeredgecolor": INK,
+        "markeredgewidth": 0.6,
+    }
 
 
 def _left_out(verdict: CampaignVerdict) -> set[int]:

@@ -110,8 +110,8 @@ def _of_pairs(columns: Sequence[_Column]) -> Figure:
     grid = figure.subplots(2 * down, across, squeeze=False, sharex=True)
     walls, ratios = grid[::2].ravel(), grid[1::2].ravel()
     for upper, lower, column in zip(walls, ratios, columns, strict=False):
-        title = wrapped([column.title], 95 if across == 1 else 55)
-        head(upper, title, _walls(upper, column), 3)
+        title = wrapped([column.title], 95 if across == 1 else 46)
+        head(upper, title, _walls(upper, column), 3 if across == 1 else 2)
         _against_median(lower, column)
         lower.set_xlabel("token")
         upper.set_ylabel(_WALL)
