@@ -1,7 +1,8 @@
 """Which cells' timing can be attributed to their arm, found blind to which arm it is. Pure.
 
-The rules are in `tells` (one cell) and `session_tells` (a cell against the others); here they are
-brought together. Thresholds and where each comes from: docs/contamination.md.
+The rules are in `tells` (one cell), `session_tells` (a cell against the others) and `work_tells`
+(its work against its arm's); here they are brought together. Thresholds and where each comes from:
+docs/contamination.md.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from harness.analysis import session_tells as session
 from harness.analysis import tells
+from harness.analysis import work_tells as work
 from harness.analysis.series import Series
 from harness.analysis.steps import MIN_CELLS, Step, against_bytes, against_others, best_step
 from harness.records import CellRecord
@@ -114,8 +116,8 @@ def _findings(
     follows = [(s.followed_pct, s.followed_z if t.compared else s.step_z) for t in steps]
     across = zip(
         session.probes_moved(records, [t.step for t in steps], follows, probe_pct=s.probe_move_pct),
-        session.counters_differ(records, read_bytes_tolerance_pct=s.read_bytes_tolerance_pct),
-        session.not_as_asked(records),
+        work.counters_differ(records, read_bytes_tolerance_pct=s.read_bytes_tolerance_pct),
+        work.not_as_asked(records),
         session.slower_than_its_twins(
             records,
             typical,

@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from harness.analysis.counters import (
-    compare_identity,
-    compare_work,
-    drops,
-    flag_value,
-)
 from harness.analysis.device_state import caps_khz, cpu_sensor
 from harness.analysis.series import Array, Series
 from harness.analysis.steps import Step
 from harness.analysis.tells import NOTHING, Finding, followed, percent
 from harness.records import CellRecord, DeviceState
-from harness.words import counted
 
 Records = Sequence[CellRecord]
 _SD_OF_MAD = 1.4826
+_TO_KNOW_A_SPREAD = 6
 
 
 def by_arm(records: Records) -> list[list[int]]:
@@ -36,90 +31,14 @@ def by_arm(records: Records) -> list[list[int]]:
     return list(arms.values())
 
 
-# --- the same work -------------------------------------------------------------------------------
+def usual_spread(deviations: Sequence[float]) -> float:
+    """Three robust standard deviations: what a session varies by singles out none of its cells.
 
-
-def counters_differ(records: Records, *, read_bytes_tolerance_pct: float) -> list[Finding]:
-    """Cells of one arm that did not do what most of it did; all of them where there is no most.
-
-    Where it is not known what prompt each was given (an imported campaign), nothing shows that they
-    were to do the same: with no majority that is a note.
+    0 where there are too few to know.
     """
-    found = [NOTHING] * len(records)
-    for places in by_arm(records):
-        classes = _classes([records[i] for i in places], read_bytes_tolerance_pct)
-        if len(classes) < 2:
-            continue
-        largest = max(classes, key=len)
-        majority = len(largest) * 2 > len(places)
-        asked_alike = all(_prompt_is_known(records[i]) for i in places)
-        for members in classes:
-            if majority and members is largest:
-                continue
-            other = largest if members is not largest else next(c for c in classes if c != largest)
-            for k in members:
-                cell, against = records[places[k]], records[places[other[0]]]
-                what = "; ".join(_differences(cell, against, read_bytes_tolerance_pct))
-                words = f"counters differ within arm {cell.arm}: {what}"
-                found[places[k]] = (
-                    Finding((words,)) if majority or asked_alike else Finding(notes=(words,))
-                )
-    return found
-
-
-def not_as_asked(records: Records) -> list[Finding]:
-    """Cells shorter or longer than their command line asked for.
-
-    A note where all of the arm ended there, as a text does at its end.
-    """
-    found = [NOTHING] * len(records)
-    for places in by_arm(records):
-        counts = {records[i].counters.tokens for i in places}
-        for i in places:
-            asked, tokens = _asked(records[i].argv), records[i].counters.tokens
-            if asked is None or tokens is None or asked == tokens:
-                continue
-            words = f"decoded {counted(tokens, 'token')}, {asked} were asked for"
-            alike = len(places) > 1 and len(counts) == 1
-            found[i] = (
-                Finding(notes=(f"{words}, as in its whole arm",)) if alike else Finding((words,))
-            )
-    return found
-
-
-def _prompt_is_known(record: CellRecord) -> bool:
-    return record.identity.prompt_sha256 is not None or record.identity.text_sha256 is not None
-
-
-def _asked(argv: tuple[str, ...]) -> int | None:
-    for flag in ("-n", "--n-predict", "--predict"):
-        value = flag_value(argv, flag)
-        if value is not None and value.isdigit():
-            return int(value)
-    return None
-
-
-def _classes(cells: Sequence[CellRecord], tolerance_pct: float) -> list[list[int]]:
-    """Places of cells whose work agrees with the first of their class."""
-    classes: list[list[int]] = []
-    for i, cell in enumerate(cells):
-        for members in classes:
-            if not _differences(cell, cells[members[0]], tolerance_pct):
-                members.append(i)
-                break
-        else:
-            classes.append([i])
-    return classes
-
-
-def _differences(a: CellRecord, b: CellRecord, tolerance_pct: float) -> tuple[str, ...]:
-    """Measured in both and unequal. Imported cells that drop are held to their tokens alone."""
-    if (a.counters.dropped or b.counters.dropped) and not (drops(a) and drops(b)):
-        x, y = a.counters.tokens, b.counters.tokens
-        if x is None or y is None or x == y:
-            return ()
-        return (f"tokens {x} in {a.cell}, {y} in {b.cell}",)
-    return compare_work(a, b, tolerance_pct).differing + compare_identity(a, b).differing
+    if len(deviations) < _TO_KNOW_A_SPREAD:
+        return 0.0
+    return 3 * _SD_OF_MAD * float(np.median(np.abs(deviations)))
 
 
 # --- the same work in another time ---------------------------------------------------------------
@@ -144,26 +63,49 @@ def slower_than_its_twins(
     sessions of few cells where no coins do.
     """
     found = [NOTHING] * len(records)
-    limit = math.log1p(slow_pct / 100)
-    for places in by_arm(records):
-        known = [(i, ln_ms) for i in places if (ln_ms := typical[i]) is not None]
-        walls = np.array([ln_ms for _, ln_ms in known])
-        probes = np.array([_probe_level(records[i]) for i, _ in known])
-        for k, (i, _) in enumerate(known):
-            sides = [s for s in (slice(max(0, k - 2), k), slice(k + 1, k + 3)) if len(walls[s])]
-            if not sides:
-                continue
-            slower = min(_slower(walls, probes, k, side) for side in sides)
-            counts = len(sides) == 2 or one_side_counts
-            if slower <= limit:
-                found[i] = Finding(could_tell=counts)
-                continue
-            words = (
-                f"its typical token is {math.expm1(slower):.0%} slower than in the cells of "
-                f"the same work {'before and after' if len(sides) == 2 else 'next to'} it"
-            )
-            found[i] = Finding((words,), could_tell=True) if counts else Finding(notes=(words,))
+    compared = [t for places in by_arm(records) for t in _twins(records, typical, places)]
+    limit = max(math.log1p(slow_pct / 100), usual_spread([t.off for t in compared]))
+    for t in compared:
+        counts = t.both_sides or one_side_counts
+        if t.slower <= limit:
+            found[t.place] = Finding(could_tell=counts)
+            continue
+        words = (
+            f"its typical token is {math.expm1(t.slower):.0%} slower than in the cells of the same "
+            f"work {'before and after' if t.both_sides else 'next to'} it"
+        )
+        reasons, notes = ((words,), ()) if counts else ((), (words,))
+        found[t.place] = Finding(reasons, notes, could_tell=counts)
     return found
+
+
+@dataclass(frozen=True)
+class _Twin:
+    """ln times of one cell against its arm's before and after: against the nearer, and all."""
+
+    place: int
+    slower: float
+    off: float
+    both_sides: bool
+
+
+def _twins(records: Records, typical: Sequence[float | None], places: list[int]) -> list[_Twin]:
+    known = [(i, ln_ms) for i in places if (ln_ms := typical[i]) is not None]
+    walls = np.array([ln_ms for _, ln_ms in known])
+    probes = np.array([_probe_level(records[i]) for i, _ in known])
+    twins = []
+    for k, (i, _) in enumerate(known):
+        sides = [s for s in (slice(max(0, k - 2), k), slice(k + 1, k + 3)) if len(walls[s])]
+        if sides:
+            twins.append(
+                _Twin(
+                    place=i,
+                    slower=min(_slower(walls, probes, k, side) for side in sides),
+                    off=float(walls[k] - np.median(np.concatenate([walls[s] for s in sides]))),
+                    both_sides=len(sides) == 2,
+                )
+            )
+    return twins
 
 
 def _slower(walls: Array, probes: Array, at: int, side: slice) -> float:
@@ -194,9 +136,11 @@ def starved(records: Records, series: Mapping[int, Series], *, share_pct: float)
         if len(known) < 3:
             continue
         typical = float(np.median([ratios[i] or 0.0 for i in known]))
+        usual = usual_spread([math.log((ratios[i] or typical) / typical) for i in known])
+        least = min(1 - share_pct / 100, math.exp(-usual)) * typical
         for i in known:
             ratio = ratios[i] or 0.0
-            if ratio >= (1 - share_pct / 100) * typical:
+            if ratio >= least:
                 found[i] = Finding(could_tell=True)
                 continue
             found[i] = Finding(
@@ -226,7 +170,7 @@ _SHARES: tuple[tuple[str, Callable[[CellRecord], float | None]], ...] = (
 
 
 def shares_out_of_line(records: Records, limits_pct: Sequence[float]) -> list[Finding]:
-    """Shares of the cell's time, more above the session's median than its limit.
+    """Shares of the cell's time, more above the session's median than its limit, and than usual.
 
     Above the median, since a machine that is as busy in every cell treats them alike. `limits_pct`:
     for waiting, for neighbours, for steal.
@@ -239,11 +183,12 @@ def shares_out_of_line(records: Records, limits_pct: Sequence[float]) -> list[Fi
         if not measured:
             continue
         typical = float(np.median(measured))
+        above = max(limit / 100, usual_spread([v - typical for v in measured]))
         for i, value in enumerate(values):
             if value is None:
                 continue
             told[i] = True
-            if value - typical > limit / 100:
+            if value - typical > above:
                 reasons[i].append(
                     f"{words} for {value:.0%} of its time, {typical:.0%} in the typical cell"
                 )
@@ -272,8 +217,7 @@ def probes_moved(
     """
     found = [NOTHING] * len(records)
     moves = [_probe_move(r) for r in records]
-    known = [abs(m) for m in moves if m is not None]
-    usual = 3 * _SD_OF_MAD * float(np.median(known)) if known else 0.0
+    usual = usual_spread([m for m in moves if m is not None])
     for i, (step, move) in enumerate(zip(steps, moves, strict=True)):
         if move is None:
             continue

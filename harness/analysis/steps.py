@@ -18,6 +18,8 @@ from harness.analysis.series import Array, Series
 # moves (speculation, drops); those of different texts differ by more than this share of all bytes
 _SAME_TEXT_BYTES_SHARE = 0.2
 _MAX_LAG1 = 0.95
+# the method is meant for cells of 64 to 128 tokens; at least so many stretches, below twice as many
+_STRETCHES = 112
 MIN_CELLS = 3  # with two, each is the other's mirror image, and nothing says which of them moved
 
 
@@ -39,14 +41,18 @@ def best_step(trace: Array, min_side: int) -> Step | None:
 
     Ranks, so that single stalls of seconds weigh no more than any slow token. The variance of the
     rank sum is that of an AR(1) series: times (1 + rho)/(1 - rho), rho the lag-1 autocorrelation of
-    the ranks about their means on both sides, taken as 0 where it is negative.
+    the ranks about their means on both sides, taken as 0 where it is negative. A long trace is
+    taken in stretches, each its median token: neighbours that come and go by the second tie
+    together hundreds of fast tokens, which the next token's correlation does not show.
     """
-    n = len(trace)
-    if n < 2 * min_side:
+    stretch = max(1, len(trace) // _STRETCHES)
+    points = _medians(trace, stretch)
+    n, side = len(points), -(-min_side // stretch)
+    if n < 2 * side:
         return None
     ranks = np.empty(n)
-    ranks[np.argsort(trace, kind="stable")] = np.arange(1, n + 1)
-    k = np.arange(min_side, n - min_side + 1)
+    ranks[np.argsort(points, kind="stable")] = np.arange(1, n + 1)
+    k = np.arange(side, n - side + 1)
     before = np.cumsum(ranks)[k - 1]
     z = (k * (n + 1) / 2 - before) / np.sqrt(k * (n - k) * (n + 1) / 12)
     at = int(np.argmax(np.abs(z)))
@@ -57,11 +63,18 @@ def best_step(trace: Array, min_side: int) -> Step | None:
     power = float(rest @ rest)
     rho = float(rest[1:] @ rest[:-1]) / power if power > 0 else 0.0
     rho = min(max(rho, 0.0), _MAX_LAG1)
+    token = split * stretch
     return Step(
-        token=split,
-        change=float(np.median(trace[split:]) - np.median(trace[:split])),
+        token=token,
+        change=float(np.median(trace[token:]) - np.median(trace[:token])),
         z=float(z[at]) / float(np.sqrt((1 + rho) / (1 - rho))),
     )
+
+
+def _medians(trace: Array, stretch: int) -> Array:
+    """Of stretches of so many tokens; those that are left over at the end are left out."""
+    whole = len(trace) // stretch
+    return np.asarray(np.median(trace[: whole * stretch].reshape(whole, stretch), axis=1), float)
 
 
 def against_others(cells: Sequence[Series], warmup_tokens: int) -> list[Array | None]:

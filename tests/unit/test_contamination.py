@@ -126,6 +126,26 @@ def test_an_autocorrelated_trace_without_a_step_is_not_accused() -> None:
     assert states(examine(records, series, SETTINGS)).count("contaminated") <= 1
 
 
+def test_neighbours_that_come_and_go_are_no_step_of_a_long_cell() -> None:
+    """1,400 fast tokens tied together over hundreds of them; token by token most cells step."""
+    rng = np.random.default_rng(3)
+    records = [cell(i, counters=Counters(tokens=1400)) for i in range(20)]
+    series = {}
+    for i in range(20):
+        x = np.zeros(1400)
+        for t in range(1, 1400):
+            x[t] = 0.99 * x[t - 1] + rng.normal(0, 0.015)
+        series[i] = Series(wall_ms=4 * np.exp(x + rng.normal(0, 0.15, 1400)))
+    assert states(examine(records, series, SETTINGS)).count("contaminated") <= 1
+    long = np.where(np.arange(1400) < 800, 1.0, 1.3)
+    series = {
+        i: Series(wall_ms=4 * np.exp(rng.normal(0, 0.15, 1400)) * (long if i == 4 else 1))
+        for i in range(20)
+    }
+    verdict = examine(records, series, SETTINGS)[4]
+    assert "from token 7" in verdict.reasons[0] or "from token 8" in verdict.reasons[0]
+
+
 def test_a_cell_slower_than_those_around_it_is_contaminated() -> None:
     verdicts = examine(*session(c3=1.2), SETTINGS)
     assert states(verdicts) == ["clean"] * 3 + ["contaminated"] + ["clean"] * 2
@@ -293,6 +313,16 @@ def test_a_cell_whose_processor_was_busier_than_usual(field: str, usual: float, 
         metrics = Metrics(tok_s=5.0, **{field: off if i == 4 else usual + 0.005 * i})
         records[i] = dataclasses.replace(r, metrics=metrics)
     assert states(examine(records, series, SETTINGS)) == ["clean"] * 4 + ["contaminated", "clean"]
+
+
+def test_what_a_busy_machine_varies_by_singles_out_no_cell() -> None:
+    records, series = session(8)
+    waits = [0.3, 0.6, 0.2, 0.7, 0.4, 0.5, 0.35, 0.55]
+    records = [
+        dataclasses.replace(r, metrics=Metrics(tok_s=5.0, cpu_wait_share=w))
+        for r, w in zip(records, waits, strict=True)
+    ]
+    assert states(examine(records, series, SETTINGS)) == ["clean"] * 8
 
 
 def test_threads_that_compute_but_do_not_run() -> None:
