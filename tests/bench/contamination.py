@@ -168,7 +168,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=10, help="campaigns of each kind")
     parser.add_argument("--only", choices=KINDS, help="one kind; default: all")
     parser.add_argument("--seed", type=int, help="of when the engine is held; default: drawn")
-    parser.add_argument("--runs-dir", type=Path, help="keep the campaigns there")
+    parser.add_argument(
+        "--runs-dir", type=Path, help="keep the campaigns there, in a new directory"
+    )
     parser.add_argument(
         "--json", action="store_true", help="counts as JSON on stdout, lines on stderr"
     )
@@ -180,7 +182,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     args = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was made is removed
+    for number in (signal.SIGTERM, signal.SIGINT):  # so that what was made is removed
+        signal.signal(number, lambda n, _: sys.exit(128 + n))
     kinds = (args.only,) if args.only else KINDS
     seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
     out = sys.stderr if args.json else sys.stdout
@@ -188,6 +191,8 @@ def main() -> int:
     all_told: list[Told] = []
     with contextlib.ExitStack() as stack:
         quota = stack.enter_context(cpu_quota()) if "throttled" in kinds else None
+        if args.runs_dir and args.runs_dir.exists():
+            sys.exit(f"contamination.py: {args.runs_dir} is there already; name another --runs-dir")
         kept = args.runs_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for i in range(args.repeat):
             for kind in kinds:  # in turn, so that a change of the machine meets all
