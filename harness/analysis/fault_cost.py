@@ -18,10 +18,9 @@ import numpy as np
 from harness.analysis.series import Array, Series
 from harness.analysis.wall_parts import WARM_UP_TOKENS
 
+# counted by how much of all variation of the faults each holds
 LEAST_CELLS = 6
 LEAST_TOKENS_WITH_FAULTS = 30
-# of all variation of the count: one cell that holds more of it decides alone
-MOST_IN_ONE_CELL = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,11 @@ def fault_cost(
     if with_faults < LEAST_TOKENS_WITH_FAULTS or len(sums) < LEAST_CELLS:
         return FaultCost(reason="too few tokens had any")
     sxy, sxx = (np.array(column) for column in zip(*sums, strict=True))
-    if sxx.max() > MOST_IN_ONE_CELL * sxx.sum():
-        return FaultCost(reason="most of them were in one cell")
     slope = float(sxy.sum() / sxx.sum())
-    n = len(sums)
+    # cells with few faults say little: as if there were so many alike
+    n = float(sxx.sum() ** 2 / np.sum(sxx**2))
+    if n < LEAST_CELLS:
+        return FaultCost(reason="most of them were in few cells")
     scatter = float(np.sum((sxy - slope * sxx) ** 2)) * n / (n - 1)
     half = t_quantile(1 - alpha / 2, n - 1) * scatter**0.5 / float(sxx.sum())
     if slope - half <= 0:
@@ -83,7 +83,7 @@ def _without(y: Array, columns: Array) -> Array:
     return y - columns @ fit
 
 
-def t_quantile(p: float, dof: int) -> float:
+def t_quantile(p: float, dof: float) -> float:
     """Student's t, by the Cornish-Fisher expansion: within 0.2 % for 5 degrees of freedom or more.
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
