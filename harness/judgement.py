@@ -102,7 +102,10 @@ def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
     if plan.design in BLOCK_DESIGNS:
         verdict = pairs_verdict(name, plan, records, series, pair_settings(measured.settings))
         return with_attribution(verdict, plan, records, series)
-    cells = examine(records, series, _contamination_settings(measured.settings))
+    contamination = _contamination_settings(measured.settings)
+    if plan.design == "survey":  # no coins and no sentinel deal with drift
+        contamination = dataclasses.replace(contamination, slow_cell_one_side_counts=True)
+    cells = examine(records, series, contamination)
     if plan.design in ("survey", "levels"):
         words = "a survey" if plan.design == "survey" else "a ladder of memory limits"
         verdict = with_findings(survey_verdict(name, words), records, measured.outputs(records))

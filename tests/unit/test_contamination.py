@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from harness.analysis.contamination import ContaminationSettings, examine
 from harness.analysis.series import Array, Series
+from harness.importers.write import Imported, ImportedCell, write_campaign
+from harness.judgement import judge_directory
 from harness.records import (
     ArmIdentity,
     CellRecord,
@@ -21,6 +24,8 @@ from harness.records import (
     DeviceState,
     Metrics,
     Peaks,
+    Plan,
+    PlannedCell,
     ProbeResult,
     Probes,
     TargetId,
@@ -169,6 +174,23 @@ def test_a_slower_twin_on_one_side_is_a_note_unless_no_coins_deal_with_drift() -
     assert "slower than in the cells of the same work next to it" in verdict.notes[0]
     alone = dataclasses.replace(SETTINGS, slow_cell_one_side_counts=True)
     assert states(examine(records, series, alone)) == ["clean", "contaminated"]
+
+
+def test_a_survey_has_no_coins_so_one_side_counts(tmp_path: Path) -> None:
+    records, series = session(2, c1=1.2)
+    plan = Plan(
+        "survey",
+        {},
+        tuple(PlannedCell(r.index, r.cell, r.arm, r.role, 0.0) for r in records),
+        None,
+        ("a",),
+    )
+    cells = tuple(
+        ImportedCell(r, tuple({"wall_ms": w} for w in series[r.index].wall_ms.tolist()), {})
+        for r in records
+    )
+    directory = write_campaign(Imported("s", plan, cells, {}), tmp_path)
+    assert states(judge_directory(directory).cells) == ["clean", "contaminated"]
 
 
 def test_drift_from_cell_to_cell_is_not_contamination() -> None:
