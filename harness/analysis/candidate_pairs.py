@@ -158,12 +158,17 @@ class CandidatePairs:
         outcome: Outcome | None = None
         if reading.p <= alpha and reading.effect is not None:
             outcome = "loss" if reading.effect > 0 else "win"
-        elif reading.within_margin:
+        elif reading.within_margin and (reading.p > self.settings.hold_p or not self._more(read)):
             outcome = "equivalent"
         self._add_look(used, read, reading, alpha, outcome)
         if outcome is None:
             return None
         return _Ending(outcome, reading, used, (self._decided_in_words(outcome, reading),))
+
+    def _more(self, read: Sequence[JudgedPair]) -> bool:
+        """Whether another look may come after this one."""
+        last = len(self._looked()) + 1 >= len(self.schedule.looks)
+        return not last and len(read) < len(self.pairs)
 
     def _at_end(self, read: Sequence[JudgedPair]) -> _Ending:
         """The budget, or all that was planned, is spent, and no look has decided."""

@@ -17,16 +17,18 @@ from harness.verdicts import CellVerdict
 class PairSettings:
     """Of the verdict of pairs; the defaults are the published method's.
 
-    `margin_pct`: what counts as equivalent. `provisional_min_log`: how far (ln) both cells of a
-    candidate must be beyond both of the baseline for a provisional verdict. `stall_note_pct`: how
-    far the effects on the mean and on the typical token may be apart before it is said.
-    `max_gap_s`: how much longer than its pause a break inside a pair may be. `interim`: also
-    estimate between the looks, for whoever shows it.
+    `margin_pct`: what counts as equivalent. `hold_p`: with a p-value of no effect up to this and
+    looks to come, equivalence waits: a small effect may yet show. `provisional_min_log`: how far
+    (ln) both cells of a candidate must be beyond both of the baseline for a provisional verdict.
+    `stall_note_pct`: how far the effects on the mean and on the typical token may be apart before
+    it is said. `max_gap_s`: how much longer than its pause a break inside a pair may be. `interim`:
+    also estimate between the looks, for whoever shows it.
     """
 
     warmup_tokens: int = 16
     margin_pct: float = 3.0
     equivalence_alpha: float = 0.025
+    hold_p: float = 0.2
     provisional_min_log: float = 0.10
     stall_note_pct: float = 5.0
     max_gap_s: float = 300.0
