@@ -2,10 +2,11 @@
 
 Real cells are drawn again rather than numbers from fitted distributions: stalls, steps, moved
 probes and fault storms then come as often and as large as they did, together, and there is no model
-of their tails to be wrong. What is modelled is the drift of the typical token: the monotone course
-nearest to it, which every simulated campaign goes through and then keeps its last level. Runs of
-neighbouring cells are drawn, so that what lasts over several cells does. What the cells did not
-show, no simulated one will.
+of their tails to be wrong. Runs of neighbours are drawn, so that what lasts over several cells
+does. The drift of the typical token is modelled: the monotone course nearest to it, which every
+simulated campaign goes through; after the last measured cell it stays as it is. Where it moves fast
+the cells keep their places, since it moves inside them too. What the cells did not show, no
+simulated one will.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.analysis.cell_times import probes_log
 from harness.analysis.series import Array, Series
@@ -27,15 +29,14 @@ from harness.records import CellRecord, PlannedCell, ProbeResult, Probes, Wait
 
 # fewer say nothing of a spread, and leave too little to draw from
 MIN_CELLS = 8
+# a step of the drift from one cell to the next that shows inside the cells
+_MOVING_LOG = 0.03
 _TIMES = ("wall_ms", "io_ms", "compute_ms", "stall_ms", "manage_ms", "cpu_ms")
 
 
 @dataclass(frozen=True)
 class Drift:
-    """ln of a slowdown that only grows, or only shrinks, at some times in seconds; arrays (cells,).
-
-    `levels`: how many different values it takes.
-    """
+    """ln of a slowdown that only grows or only shrinks, at times in seconds; arrays (cells,)."""
 
     at_s: Array
     log: Array
@@ -45,18 +46,19 @@ class Drift:
         return np.interp(t_s, self.at_s, self.log)
 
     @property
-    def levels(self) -> int:
-        return len(np.unique(self.log))
+    def moving(self) -> NDArray[np.bool_]:
+        """Cells from which, or to which, it makes more than a small step; (cells,)."""
+        large = np.abs(np.diff(self.log)) > _MOVING_LOG
+        return np.append(large, False) | np.insert(large, 0, False)
 
 
 @dataclass(frozen=True)
 class DeviceNoise:
     """Cells of equal settings, in the order they ran, with what is the same in all of them removed.
 
-    `walls`: ln of the wall time per token after the warm-up, less the drift and the mean, by cell;
-    widened by what fitting the drift took from their spread. `probes`: the same of the probes,
-    None where a cell was not probed. `cell_s`: medians over the cells; `gap_s`: what passes between
-    two cells beside the spacing.
+    `walls`: ln of the wall time per token after the warm-up, less the drift and the mean, by cell.
+    `probes`: the same of the probes, None where a cell was not probed. `cell_s`: median over the
+    cells; `gap_s`: what passes between two cells beside the spacing.
     """
 
     records: tuple[CellRecord, ...]
@@ -167,7 +169,7 @@ def simulate_device(
         seed=seed,
     )
     rng = np.random.Generator(np.random.PCG64(seed))
-    drawn = _drawn_in_runs(rng, len(device.records), len(plan.cells))
+    drawn = _drawn_in_runs(rng, device.drift.moving, len(plan.cells))
     records: list[CellRecord] = []
     series: dict[int, Series] = {}
     at_s = 0.0
@@ -189,8 +191,7 @@ def _cell(
     measured, trace = device.records[source], device.series[source]
     moved_s = np.array([device.starts_s[source], at_s])
     drifted = float(np.diff(device.drift.at(moved_s))[0])
-    widened = float(device.walls[source]) * (1 - 1 / _widening(device.drift))
-    factor = slower * math.exp(drifted + widened)
+    factor = slower * math.exp(drifted)
     times = {
         name: values * factor for name in _TIMES if (values := getattr(trace, name)) is not None
     }
@@ -217,12 +218,20 @@ def _cell(
     return record, moved
 
 
-def _drawn_in_runs(rng: np.random.Generator, cells: int, wanted: int) -> list[int]:
-    """Runs of neighbours, the first following the last, so that every cell is as likely."""
-    length = max(2, round(1.5 * cells ** (1 / 3)))
-    starts = rng.integers(0, cells, -(-wanted // length))
-    drawn = [(int(start) + k) % cells for start in starts for k in range(length)]
-    return drawn[:wanted]
+def _drawn_in_runs(rng: np.random.Generator, moving: NDArray[np.bool_], wanted: int) -> list[int]:
+    """Runs of neighbours, the first following the last, so that every cell is as likely.
+
+    A cell in which the drift moves belongs to its place in the campaign, and stands there again.
+    """
+    still = np.flatnonzero(~moving)
+    if len(still) < MIN_CELLS:
+        still, moving = np.arange(len(moving)), np.zeros(len(moving), bool)
+    length = max(2, round(1.5 * len(still) ** (1 / 3)))
+    starts = rng.integers(0, len(still), -(-wanted // length))
+    drawn = [int(still[(start + k) % len(still)]) for start in starts for k in range(length)]
+    return [
+        i if i < len(moving) and moving[i] else source for i, source in enumerate(drawn[:wanted])
+    ]
 
 
 def _scaled(probe: ProbeResult | None, factor: float) -> ProbeResult | None:
@@ -232,10 +241,18 @@ def _scaled(probe: ProbeResult | None, factor: float) -> ProbeResult | None:
 
 
 def _drift(t_s: Array, values: Array) -> Drift:
-    """The monotone course nearest to the values, up or down."""
-    rising, falling = _rising(values), -_rising(-values)
-    nearer = np.sum((values - rising) ** 2) <= np.sum((values - falling) ** 2)
+    """The monotone course nearest to the values, up or down; single cells off it do not bend it."""
+    smooth = _running_median(values)
+    rising, falling = _rising(smooth), -_rising(-smooth)
+    nearer = np.sum((smooth - rising) ** 2) <= np.sum((smooth - falling) ** 2)
     return Drift(t_s, rising if nearer else falling)
+
+
+def _running_median(values: Array) -> Array:
+    """Of up to five neighbours, as many before as after."""
+    n = len(values)
+    reach = [min(2, k, n - 1 - k) for k in range(n)]
+    return np.array([np.median(values[k - r : k + r + 1]) for k, r in enumerate(reach)])
 
 
 def _rising(values: Array) -> Array:
@@ -251,14 +268,8 @@ def _rising(values: Array) -> Array:
 
 def _rest(values: Array, drift: Drift) -> Array:
     left = values - drift.log
-    rest: Array = (left - left.mean()) * _widening(drift)
+    rest: Array = left - left.mean()
     return rest
-
-
-def _widening(drift: Drift) -> float:
-    """What fitting its levels took from the spread, given back; at most half of it."""
-    cells = len(drift.log)
-    return math.sqrt(cells / max(cells - drift.levels, cells / 2))
 
 
 def _duration_s(record: CellRecord, series: Series) -> float:

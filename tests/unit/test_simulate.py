@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable
@@ -230,6 +231,29 @@ def test_steps_are_inside_cells_on_the_day_of_steps_only() -> None:
         assert np.mean(over_seeds(quiet, steps_inside)) < 0.5
 
 
+def test_steps_slow_computing_twice_as_much_as_reading() -> None:
+    for seed in range(3):
+        _, records, series = simulate("step", seed=seed)
+        logs = {
+            part: [np.log(np.median(getattr(series[r.index], part))) for r in records]
+            for part in ("compute_ms", "io_ms")
+        }
+        slope = np.polyfit(logs["compute_ms"], logs["io_ms"], 1)[0]
+        assert slope == pytest.approx(0.5, abs=0.15)
+
+
+def test_tokens_stall_more_often_in_bursts() -> None:
+    day = SCENARIOS["bursts"]
+    assert day.bursts is not None
+    calm, wild = (
+        dataclasses.replace(day, bursts=dataclasses.replace(day.bursts, stall_factor=factor))
+        for factor in (1.0, 20.0)
+    )
+    for seed in range(3):
+        few, many = (np.mean(residuals(simulate(s, seed=seed)) > 0.5) for s in (calm, wild))
+        assert many > 2 * few
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_cap_falls_where_the_day_has_trip_points_and_only_there(scenario: str) -> None:
     _, records, _ = simulate(scenario, seed=21)
@@ -255,6 +279,9 @@ def test_a_longer_pause_keeps_the_device_faster() -> None:
         short, long = (simulate("ramp17", seed=seed, spacing_s=s) for s in (30.0, 600.0))
         assert cap_khz(long[1][-1].entry) > cap_khz(short[1][-1].entry)
         assert typical(long)[-1] < typical(short)[-1] - 0.05
+        # what a cell took from the cap, the pause gives back
+        pairs = itertools.pairwise(long[1])
+        assert any(cap_khz(b.entry) > cap_khz(a.exit) for a, b in pairs)
 
 
 def test_the_probe_sees_what_slows_the_device_and_not_what_memory_does() -> None:
