@@ -34,6 +34,7 @@ class CellVerdict:
 
     contaminated: something else moved its speed. unusable: it has none (it failed, say). unknown:
     nothing was recorded that could tell. `notes`: seen, but no reason to discard the cell.
+    `stretch`: the first and the last token that the reasons are about, where they are about some.
     """
 
     index: int
@@ -41,6 +42,7 @@ class CellVerdict:
     status: CellState
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    stretch: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

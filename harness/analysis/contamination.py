@@ -76,7 +76,9 @@ def examine(
 
 def _verdict(record: CellRecord, found: tells.Finding) -> CellVerdict:
     if found.reasons:
-        return CellVerdict(record.index, record.cell, "contaminated", found.reasons, found.notes)
+        return CellVerdict(
+            record.index, record.cell, "contaminated", found.reasons, found.notes, found.stretch
+        )
     if found.could_tell:
         return CellVerdict(record.index, record.cell, "clean", notes=found.notes)
     why = "nothing was recorded that could tell the device's speed from the cell's work"

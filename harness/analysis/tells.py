@@ -25,11 +25,15 @@ _SWAP_WORTH_SAYING_MIB = 256.0
 
 @dataclass(frozen=True)
 class Finding:
-    """`reasons` discard the cell, `notes` do not; `could_tell`: a fault would have been seen."""
+    """`reasons` discard the cell, `notes` do not; `could_tell`: a fault would have been seen.
+
+    `stretch`: the first and the last token that the reasons are about.
+    """
 
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     could_tell: bool = False
+    stretch: tuple[int, int] | None = None
 
 
 NOTHING = Finding()
@@ -42,6 +46,7 @@ def merged(findings: Iterable[Finding]) -> Finding:
         tuple(r for f in found for r in f.reasons),
         tuple(n for f in found for n in f.notes),
         any(f.could_tell for f in found),
+        next((f.stretch for f in found if f.stretch is not None), None),
     )
 
 
@@ -58,7 +63,8 @@ def trace_step(
     if step is None:
         return NOTHING
     if _moves(step, change_pct, z):
-        return Finding((_step_words(step, first_token, tokens),), could_tell=True)
+        words = _step_words(step, first_token, tokens)
+        return Finding((words,), could_tell=True, stretch=(first_token + step.token, tokens - 1))
     return Finding(could_tell=True)
 
 
@@ -111,7 +117,6 @@ def _moves(step: Step, change_pct: float, z: float) -> bool:
 
 
 def _step_words(step: Step, first_token: int, tokens: int) -> str:
-    """Read again by the plots, which mark the stretch (`report/plot_traces.py`)."""
     at = first_token + step.token
     return (
         f"from token {at} on (to {tokens - 1}) it is {percent(step)} than in tokens {first_token} "
@@ -198,7 +203,7 @@ def fault_storm(time: FaultTime | None, arm_share: float | None, *, share_pct: f
             return Finding(notes=(f"{words}; its weights are mapped and fault by design",))
     elif time.share - arm_share <= share_pct / 100:
         return Finding(notes=(f"{words}, as in the other cells of its arm",), could_tell=True)
-    return Finding((words,), could_tell=True)
+    return Finding((words,), could_tell=True, stretch=(time.first, time.last))
 
 
 def _mapped(record: CellRecord) -> bool | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,9 +38,6 @@ _MOST_NAMED = 6
 _MOST_ACROSS = 4
 _MOST_BESIDE = 3
 _WALL = "wall time per token, ms"
-# as the reasons of a contaminated cell name its tokens
-_FROM_TOKEN = re.compile(r"from token (\d+) on \(to (\d+)\)")
-_TOKENS = re.compile(r"\(tokens (\d+) to (\d+)")
 
 
 @dataclass(frozen=True)
@@ -257,14 +253,11 @@ def _seen(percent: Array) -> tuple[float, float]:
 
 
 def flagged_tokens(cell: CellVerdict, tokens: int) -> tuple[int, int]:
-    """Those that its reasons name; all, where they name none."""
-    for reason in cell.reasons:
-        found = _FROM_TOKEN.search(reason) or _TOKENS.search(reason)
-        if found:
-            first, last = int(found[1]), min(int(found[2]), tokens - 1)
-            if first < last:
-                return first, last
-    return 0, tokens - 1
+    """Those that its reasons are about; all, where that is the whole cell."""
+    if cell.stretch is None:
+        return 0, tokens - 1
+    first, last = cell.stretch
+    return first, min(last, tokens - 1)
 
 
 def median_trace(walls: Sequence[Array]) -> Array:
