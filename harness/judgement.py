@@ -111,7 +111,7 @@ def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
         verdict = with_findings(survey_verdict(name, words), records, measured.outputs(records))
         return dataclasses.replace(verdict, cells=cells)
     walls = {index: s.wall_ms.tolist() for index, s in series.items()}
-    verdict = four_cell_verdict(name, records, _four_cell_settings(measured), walls)
+    verdict = four_cell_verdict(name, records, _four_cell_settings(measured), walls, cells)
     return with_attribution(dataclasses.replace(verdict, cells=cells), plan, records, series)
 
 

@@ -29,7 +29,7 @@ from harness.analysis.device_state import (
 from harness.analysis.drift import DriftSettings, drift_between
 from harness.analysis.usable import no_speed, speed, too_long_a_break
 from harness.records import CellRecord
-from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift, Outcome
+from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict, Drift, Outcome
 from harness.words import counted
 
 _MIN_TOKENS_FOR_TYPICAL = 8  # fewer than this after the warm-up, and a median says little
@@ -87,6 +87,7 @@ class _Session:
     sensor: CpuSensor
     settings: FourCellSettings
     walls: Mapping[int, Sequence[float]]
+    contaminated: Mapping[int, str]
 
 
 def four_cell_verdict(
@@ -94,12 +95,13 @@ def four_cell_verdict(
     records: Sequence[CellRecord],
     settings: FourCellSettings,
     token_walls: Mapping[int, Sequence[float]] | None,
+    examined: Sequence[CellVerdict] = (),
 ) -> CampaignVerdict:
     """Read a four-cell campaign.
 
     `token_walls`: wall time of every token in milliseconds, by the cell's index; without it the
-    typical token's effect is not measured. Missing fields never raise: what is missing becomes a
-    reason.
+    typical token's effect is not measured. `examined`: of the same cells; one that is contaminated
+    cannot be read. Missing fields never raise: what is missing becomes a reason.
     """
     cells = tuple(sorted(records, key=lambda r: r.index))
     session = _Session(
@@ -109,6 +111,11 @@ def four_cell_verdict(
         sensor=cpu_sensor([state for _, state in states_in_order(cells)]),
         settings=settings,
         walls=token_walls or {},
+        contaminated={
+            v.index: f"{v.cell} is contaminated: {'; '.join(v.reasons)}"
+            for v in examined
+            if v.status == "contaminated"
+        },
     )
     arms: dict[str, list[CellRecord]] = {}
     for cell in cells:
@@ -191,6 +198,8 @@ def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pa
     ]
     for cell in (candidate, baseline):
         problems += cap_moves_inside(cell, settings.cap_move_pct)
+        if cell.index in session.contaminated:
+            problems.append(session.contaminated[cell.index])
     problems += too_long_a_break(candidate, baseline, settings.max_gap_s)
     tokens = (candidate.counters.tokens, baseline.counters.tokens)
     if tokens[0] != tokens[1]:

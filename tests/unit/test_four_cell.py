@@ -29,7 +29,7 @@ from harness.records import (
     ThermalState,
     Wait,
 )
-from harness.verdicts import CampaignVerdict, CandidateVerdict
+from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict
 
 SETTINGS = FourCellSettings()
 READ = {"provisional_win", "provisional_loss", "inconclusive"}
@@ -770,3 +770,17 @@ def test_no_gap_in_the_data_crashes_or_gives_a_final_verdict(
         records[index] = changed(records[index], **gap)
     verdict = judge([r for r in records if r.index not in absent], walls)
     assert {v.outcome for v in verdict.verdicts}.isdisjoint({"win", "loss", "equivalent"})
+
+
+def test_a_cell_whose_timing_is_not_its_arms_is_not_read() -> None:
+    records = session((5, 5, 4, 5))
+    assert verdict_of(judge(records), "C2").outcome == "provisional_loss"
+    found = CellVerdict(2, "C2", "contaminated", ("a CPU quota held it back",))
+    told = four_cell_verdict("c", records, SETTINGS, None, [found])
+    of_it = verdict_of(told, "C2")
+    assert of_it.outcome == "unreadable"
+    assert any("C2 is contaminated: a CPU quota held it back" in r for r in of_it.reasons)
+    other = CellVerdict(2, "C2", "clean", notes=("a CPU quota held it back",))
+    assert four_cell_verdict("c", records, SETTINGS, None, [other]).verdicts == (
+        judge(records).verdicts
+    )
