@@ -28,7 +28,7 @@ class PairSettings:
     warmup_tokens: int = 16
     margin_pct: float = 3.0
     equivalence_alpha: float = 0.025
-    hold_p: float = 0.1
+    hold_p: float = 0.05
     provisional_min_log: float = 0.10
     stall_note_pct: float = 5.0
     max_gap_s: float = 300.0
