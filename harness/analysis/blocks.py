@@ -44,11 +44,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """A pair with what is held against it; `clean`: nothing."""
+    """A pair with what is held against it; `clean`: nothing.
+
+    `same_task`: all of its cells have a speed, and of the same work. Only then does anything follow
+    from a pair whose timing is doubtful.
+    """
 
     pair: Pair
     status: PairState
     reasons: tuple[str, ...] = ()
+    same_task: bool = True
 
     @property
     def clean(self) -> bool:
@@ -87,18 +92,21 @@ def judge_pair(
 ) -> JudgedPair:
     """Whether the pair can be used. `cells`: by index; `work`: problems of counters, by index."""
     if not pair.whole:
-        return JudgedPair(pair, "incomplete")
+        return JudgedPair(pair, "incomplete", same_task=False)
     reasons: list[str] = []
+    unlike: list[str] = []
     for cell in pair.cells:
         verdict = cells.get(cell.index)
         found = no_speed(cell)
+        unlike += found
         if verdict is not None and verdict.status in ("contaminated", "unusable"):
             found = found or [f"{cell.cell}: {r}" for r in verdict.reasons]
             found = found or [f"{cell.cell} is {verdict.status}"]
+            unlike += found if verdict.status == "unusable" else []
         reasons += found
         if cell.index in work:
-            reasons.append(work[cell.index])
-    reasons += _unlike_tasks(pair)
+            unlike.append(work[cell.index])
+    unlike += _unlike_tasks(pair)
     for first, second in zip(pair.cells, pair.cells[1:], strict=False):
         if second.index == first.index + 1:
             reasons += too_long_a_break(first, second, max_gap_s)
@@ -107,12 +115,13 @@ def judge_pair(
         for b in pair.baseline:
             unasked = unasked_differences(c, b)
             differing += unasked.differing
-            reasons += unasked.one_sided
+            unlike += unasked.one_sided
+    reasons += unlike
     if differing:
         words = [f"{d}, which nobody asked for" for d in differing]
-        return JudgedPair(pair, "confounded", tuple(dict.fromkeys(words + reasons)))
+        return JudgedPair(pair, "confounded", tuple(dict.fromkeys(words + reasons)), False)
     status: PairState = "replaced" if reasons else "clean"
-    return JudgedPair(pair, status, tuple(dict.fromkeys(reasons)))
+    return JudgedPair(pair, status, tuple(dict.fromkeys(reasons)), not unlike)
 
 
 def _unlike_tasks(pair: Pair) -> list[str]:

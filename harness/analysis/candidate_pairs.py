@@ -189,13 +189,16 @@ class CandidatePairs:
 
     def _unfiltered(self, read: Sequence[JudgedPair], clean: tuple[JudgedPair, ...]) -> _Ending:
         """Too few clean pairs for a look: the first pairs as they are, at the whole error."""
-        usable = [j for j in read if j.pair.has_speeds and j.status != "confounded"]
-        used = tuple(usable[: self.schedule.fallback_pairs])
+        same = [j for j in read if j.same_task]
+        used = tuple(same[: self.schedule.fallback_pairs])
         replaced = len(read) - len(clean)
         first = self.schedule.looks[0].clean_pairs
         why = f"{len(clean)} of {len(read)} pairs are clean, the first look needs {first}"
+        unlike = [j for j in read if j.pair.whole and not j.same_task]
+        if len(unlike) > len(same):
+            return _Ending("contaminated", None, (), (why, unlike[0].reasons[-1]))
         if used:
-            why += f": the first {counted(len(used), 'pair')} are tested as they are"
+            why += f": the first {counted(len(used), 'pair')} of equal work are tested as they are"
         reading = self._test(used).read(self.schedule.alpha)
         if reading.effect is not None and reading.p <= self.schedule.alpha:
             outcome: Outcome = "loss" if reading.effect > 0 else "win"

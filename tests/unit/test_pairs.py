@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.pairs import PairSettings, pairs_verdict
+from harness.analysis.series import series_of
 from harness.analysis.simulate import simulate
 from harness.analysis.standing import decided_candidates, standing_in_words, standings
 from harness.looks import look_schedule
@@ -286,8 +287,31 @@ def test_if_every_pair_is_disturbed_a_null_is_contaminated_and_an_effect_is_foun
         v = only(verdict)
         assert v.outcome == outcome
         assert v.clean_pairs == 0
-        assert "the first 12 pairs are tested as they are" in in_words(v)
+        assert "the first 12 pairs of equal work are tested as they are" in in_words(v)
         assert verdict.looks[-1].alpha == 0.05
+
+
+@pytest.mark.parametrize("tokens", [72, 40])
+def test_cells_of_another_task_say_nothing_however_few_pairs_are_clean(tokens: int) -> None:
+    """Later tokens take longer in both arms; the candidate's cells stop early, or are all short."""
+    plan, records, series = campaign()
+    arms = ["C"] if tokens == 72 else ["B", "C"]
+    cut = {r.index for r in records if r.arm in arms}
+    growing = np.exp(0.006 * np.arange(96))
+    slower = {
+        i: series_of(
+            [{"wall_ms": w} for w in (s.wall_ms * growing)[: tokens if i in cut else None]]
+        )
+        for i, s in series.items()
+    }
+    counted = [
+        dataclasses.replace(r, counters=Counters(tokens=tokens if r.index in cut else 96))
+        for r in records
+    ]
+    v = only(judge((plan, counted, {i: s for i, s in slower.items() if s is not None})))
+    assert v.outcome == "contaminated"
+    assert v.effect_pct is None
+    assert v.clean_pairs == 0
 
 
 # --- the design ----------------------------------------------------------------------------------
