@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from imported_parts import imported_pairs
 
 from harness.cli import main
 from harness.judgement import Measured, judge_directory
 from harness.schema import VerdictConfig
 
-TOKENS = 96
-
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve pairs, the candidate 20 % slower, as a campaign's directory."""
-    place = tmp_path_factory.mktemp("imported")
-    rng = random.Random(5)  # noqa: S311
-    content = [rng.lognormvariate(0, 0.3) for _ in range(TOKENS)]
-    lines = ["cell,config,file"]
-    for i in range(24):
-        config = (
-            rng.choice("BC") if i % 2 == 0 else ("C" if lines[-1].split(",")[1] == "B" else "B")
-        )
-        lines.append(f"{i},{config},cell_{i}.csv")
-        slower = 1.25 if config == "C" else 1.0
-        rows = [
-            f"{t},{100 * c * slower * rng.lognormvariate(0, 0.03):.3f}"
-            for t, c in enumerate(content)
-        ]
-        (place / f"cell_{i}.csv").write_text("\n".join(["token,wall_ms", *rows]) + "\n")
-    (place / "campaign.csv").write_text("\n".join(lines) + "\n")
-    assert main(["import", "csv", str(place), "--runs-dir", str(place / "runs")]) == 0
-    (found,) = (place / "runs").iterdir()
-    return found
+    return imported_pairs(tmp_path_factory.mktemp("imported"))
 
 
 @pytest.fixture
