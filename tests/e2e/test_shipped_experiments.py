@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 REPO = Path(__file__).resolve().parents[2]
 NAMES = [n for n in options(conf_dir(), "experiment") if n != "matched_pair"]
 LADDERS = {"memory_levels", "eviction", "identity", "topk_ablation"}
-OF_THEIR_OWN = {"predictor_accuracy", *LADDERS}
+PAIRS = {"sequential_pairs", "aa"}
+OF_THEIR_OWN = {"predictor_accuracy", *LADDERS, *PAIRS}
 MIB = 2**20
 # 29 MiB of experts, twice inflated: a cache of some 30 % of them, and of two thirds
 CAPS = ("model.factor=2", "memory.levels=null", "memory.levels_mb=[72,92]")
@@ -90,6 +91,23 @@ def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
     # what drops nothing computes the same; what drops, another result
     different = {r["metrics"]["nll"] for r in records}
     assert len(different) > 1 if name == "drop_sweep" else len(different) == 1
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_pairs_run_and_are_judged_again_alike(name: str, tmp_path: Path) -> None:
+    """Four pairs cannot give p below 0.125: nothing is decided, whatever the machine does."""
+    short = ("cell.n_predict=200", "design.pairs=4")
+    text, found, records = campaign(tmp_path / "runs", name, "tracking=off", *short)
+    assert len(records) == 8
+    assert {r["status"] for r in records} == {"ok"}
+    verdict = json.loads((found / "verdict.json").read_text())
+    (v,) = verdict["verdicts"]
+    assert v["outcome"] in ("inconclusive", "contaminated", "provisional_win", "provisional_loss")
+    assert len(verdict["pairs"]) == 4
+    assert text.count("left of the budget") + text.count("no more cells needed") >= 3
+    again = harness("report", str(found), "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == verdict
 
 
 def capped(runs: Path, name: str, *overrides: str) -> tuple[str, Any, list[dict[str, Any]]]:
