@@ -168,7 +168,10 @@ def _device_lines(source: Source, spacing_s: float) -> list[str]:
 def _row_line(row: EffectRow, study: Study) -> str:
     pairs = f"{row.pairs[0]} ({row.pairs[1]})"
     minutes = f"{row.minutes[0]:.3g} ({row.minutes[1]:.3g})"
-    short = "" if row.power >= study.target else "  the budget is too small"
+    short = ""
+    if row.power < study.target:
+        within = row.equivalent > 1 - row.power - row.equivalent
+        short = "  mostly called equivalent" if within else "  the budget is too small"
     return (
         f"{row.effect_pct:>6.3g} %  {row.power:>7.1%} ±{row.power_se:>5.1%}  {pairs:>20}  "
         f"{minutes}{short}"

@@ -277,6 +277,11 @@ def test_the_table_says_what_the_budget_reaches(tmp_path: Path, device: DeviceNo
     assert f"80% power within the budget of 18 pairs: {found.effect_pct:.2g} % ±" in text
     assert "36 cells of B, C (A/A)" in text and "win or loss 2.0%" in text
 
+    within = dataclasses.replace(row(1.0, 0.1), equivalent=0.85)
+    said = table(source, Study(row(0.0, 0.02), (within, *rows), found, 0.8, 18), 30.0)
+    (one,) = (x for x in said.splitlines() if x.strip().startswith("1 %"))
+    assert "mostly called equivalent" in one and "the budget is too small" not in one
+
     for rows, words in (((row(2.0, 0.9),), "below 2 %"), ((row(2.0, 0.1),), "above 2 %")):
         none_found = Study(row(0.0, 0.02), rows, smallest_effect(rows, 0.8), 0.8, 18)
         assert words in table(source, none_found, 30.0)
