@@ -132,7 +132,8 @@ class CandidatePairs:
             return _Ending("contaminated", None, (), (self.unequal,))
         order = order_not_as_drawn(self.session.plan, whole)
         if order is None and self.session.plan.coins is None:
-            order = broken_order(whole)
+            # of pairs that were not needed, the order is on record as well
+            order = broken_order([p for p in self.pairs if p.whole])
             if order is not None:
                 order = (
                     f"{order} and no coins are recorded: a drift of the device cannot be told from "
@@ -156,8 +157,8 @@ class CandidatePairs:
         self.last_test = (reading, used)
         self.spent += alpha
         outcome: Outcome | None = None
-        if reading.p <= alpha and reading.effect is not None:
-            outcome = "loss" if reading.effect > 0 else "win"
+        if reading.told_from_none:
+            outcome = "loss" if (reading.effect or 0.0) > 0 else "win"
         elif reading.within_margin and (reading.p > self.settings.hold_p or not self._more(read)):
             outcome = "equivalent"
         self._add_look(used, read, reading, alpha, outcome)
@@ -200,8 +201,8 @@ class CandidatePairs:
         if used:
             why += f": the first {counted(len(used), 'pair')} of equal work are tested as they are"
         reading = self._test(used).read(self.schedule.alpha)
-        if reading.effect is not None and reading.p <= self.schedule.alpha:
-            outcome: Outcome = "loss" if reading.effect > 0 else "win"
+        if reading.told_from_none:
+            outcome: Outcome = "loss" if (reading.effect or 0.0) > 0 else "win"
             self._add_look(used, read, reading, self.schedule.alpha, outcome)
             words = self._decided_in_words(outcome, reading)
             return _Ending(outcome, reading, used, (why, words))

@@ -40,6 +40,16 @@ class Reading:
     said: tuple[str, ...]
 
     @property
+    def told_from_none(self) -> bool:
+        """p is within alpha, and 0 lies outside of the interval.
+
+        p need not fall steadily: 0 may be rejected while effects on both sides of it are not.
+        """
+        low, high = self.interval
+        outside = (low is not None and low > 0) or (high is not None and high < 0)
+        return self.effect is not None and self.p <= self.alpha and outside
+
+    @property
     def effect_pct(self) -> float | None:
         return speed_pct(self.effect)
 

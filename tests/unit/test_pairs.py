@@ -361,13 +361,20 @@ def test_without_coins_a_random_order_is_assumed_and_said() -> None:
 
 @pytest.mark.parametrize(
     ("firsts", "words"),
-    [(["B"] * 8, "all 7 pairs ran in the same order"), (["B", "C"] * 4, "strictly alternates")],
+    [(["B"] * 8, "pairs ran in the same order"), (["B", "C"] * 4, "strictly alternates")],
 )
 def test_without_coins_a_fixed_order_is_a_broken_design(firsts: list[str], words: str) -> None:
     v = only(judge(without_coins(campaign(effect=-10.0), firsts)))
     assert v.outcome == "contaminated"
     assert words in in_words(v)
     assert v.effect_pct is None
+
+
+def test_of_a_random_order_whose_first_pairs_happen_to_agree_all_pairs_tell() -> None:
+    of = campaign(effect=-10.0)
+    firsts = ["B"] * 7 + ["C", "C", "B"]
+    v = only(judge(without_coins(of, firsts)))
+    assert v.outcome == "loss"
 
 
 def test_an_order_that_was_not_drawn_is_a_broken_design() -> None:
