@@ -24,7 +24,7 @@ from harness.verdicts import Outcome
 _BATCH = 10
 _ROUND = 50
 # a standard error at which a power is known well enough
-_SURE_SE = 0.02
+_SURE_SE = 0.025
 _MOST_EFFECT_PCT = 60.0
 _LEAST_EFFECT_PCT = 0.1
 _MOST_EXTRA_EFFECTS = 2
