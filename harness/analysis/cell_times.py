@@ -18,6 +18,9 @@ from harness.records import CellRecord
 MIN_TOKENS = 8
 # a token further off than so many robust standard deviations is held at them
 _STALL_SDS = 5.0
+# a cell moved that did so by more than so many of the usual differences of its thirds
+_MOVED_SDS = 2.5
+_LEAST_MOVE_LOG = 0.006
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,14 @@ class TokenTimes:
     """ln of milliseconds per token, one value for each cell, from its tokens' times.
 
     `steady`: the mean with every token's time held to what the other tokens of its cell, and the
-    same token in the other cells, make plausible: without its stalls. `median`: of the typical
-    token. `move`: how much slower its typical token was in the last third than in the first.
-    `held_ms`: what `steady` is the mean of, of shape (cells, tokens).
+    same token in the other cells, make plausible: without its stalls. `at_end`: the same, but of a
+    cell whose typical token moved, as it was in the last third. `median`: of the typical token.
+    `move`: how much slower the typical token was in the last third than in the first. `held_ms`:
+    what `steady` is the mean of, of shape (cells, tokens).
     """
 
     steady: Array
+    at_end: Array
     median: Array
     move: Array
     held_ms: Array
@@ -75,11 +80,18 @@ def _token_times(logs: Array) -> TokenTimes:
     left = own - levels
     bound = _STALL_SDS * 1.4826 * np.median(np.abs(left))
     held_ms = np.exp(content + levels + np.clip(left, -bound, bound))
+    steady = np.log(np.mean(held_ms, axis=1))
     third = logs.shape[1] // 3
+    last = np.median(own[:, -third:], axis=1)
+    move = last - np.median(own[:, :third], axis=1)
+    off = np.abs(move - np.median(move))
+    usual = max(float(np.quantile(off, 0.4)) / 0.524, _LEAST_MOVE_LOG)
+    shift = last - levels[:, 0]
     return TokenTimes(
-        steady=np.log(np.mean(held_ms, axis=1)),
+        steady=steady,
+        at_end=steady + np.where(off > _MOVED_SDS * usual, shift - np.median(shift), 0.0),
         median=np.median(logs, axis=1),
-        move=np.median(own[:, -third:], axis=1) - np.median(own[:, :third], axis=1),
+        move=move,
         held_ms=held_ms,
     )
 

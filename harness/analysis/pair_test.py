@@ -117,7 +117,9 @@ class PairTest:
         p_values: PValues = mean.p_values
         typical, plain = None, mean.fit()
         if self._times.tokens is not None:
-            steady = self._of(self._times.tokens.steady)
+            # the probe that is read is that of the cell's end
+            own = self._times.tokens
+            steady = self._of(own.steady if self._probes is None else own.at_end)
             tests = (mean, steady)
             test, p_values = self._chosen(mean, steady, alpha)
             fitted = self._of(self._times.tokens.median).fit()
