@@ -34,6 +34,8 @@ MIN_SCORED_CTX = 3
 # designs that compare candidates with a baseline, and of them those made of randomised blocks
 COMPARING = ("four_cell", "pairs", "abba")
 BLOCK_DESIGNS = ("pairs", "abba")
+# so long must a cell's trace be to tell a step of the device in it
+MIN_TOKENS_OF_PAIRS = 64
 _SENTINELS = re.compile(rf"{SENTINEL}(_\d+)?")
 
 
@@ -352,7 +354,7 @@ def _check_design(config: Config) -> None:
             f"design.baseline: no cell is called {design.baseline!r}"
             f"{nearest(design.baseline, cells)}"
         )
-    _check_blocks(design)
+    _check_blocks(design, cells)
     candidates = candidates_of(config)
     if not candidates:
         raise UsageError("design.candidates: none; give at least one cell besides the baseline")
@@ -373,7 +375,7 @@ def _check_design(config: Config) -> None:
         _check_same_text(cells, design.baseline)
 
 
-def _check_blocks(design: DesignConfig) -> None:
+def _check_blocks(design: DesignConfig, cells: Mapping[str, CellConfig]) -> None:
     in_blocks = design.kind in BLOCK_DESIGNS
     for key in ("pairs", "seed", "stop_when_decided"):
         if not in_blocks and getattr(design, key) is not None:
@@ -382,6 +384,12 @@ def _check_blocks(design: DesignConfig) -> None:
             )
     if in_blocks and design.stop_when_decided is None:
         raise UsageError("design.stop_when_decided: null; use true or false")
+    for name, cell in cells.items() if in_blocks else ():
+        if cell.n_predict < MIN_TOKENS_OF_PAIRS:
+            raise UsageError(
+                f"cells.{name}.n_predict: {cell.n_predict} is too short for a verdict of "
+                f"{design.kind}; use {MIN_TOKENS_OF_PAIRS} or more"
+            )
 
 
 def _check_same_text(cells: Mapping[str, CellConfig], baseline: str) -> None:

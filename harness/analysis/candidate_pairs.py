@@ -209,6 +209,9 @@ class CandidatePairs:
         if replaced:
             self._add_look(used, read, reading, self.schedule.alpha, "contaminated")
             return _Ending("contaminated", reading, used, (why, "and they show nothing"))
+        provisional = self._provisional(clean, reading)
+        if provisional is not None:
+            return _Ending(provisional[0], reading, used, (provisional[1], why))
         return _Ending("inconclusive", reading, used, (why, self._what_it_takes(reading, used)))
 
     def _so_far(self, read: Sequence[JudgedPair]) -> _Ending:
@@ -286,7 +289,7 @@ class CandidatePairs:
         self.looks.append(
             LookRow(
                 candidate=self.name,
-                clean_pairs=len(used),
+                clean_pairs=sum(j.clean for j in used),
                 pairs=sum(j.pair.whole and (last is None or j.pair.block <= last) for j in read),
                 effect_pct=reading.effect_pct,
                 ci_pct=reading.ci_pct,

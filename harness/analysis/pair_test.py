@@ -20,6 +20,10 @@ from harness.looks import Look
 _STALLS_SHOWN_PCT = 1.0
 
 
+# of fewer the spread is as good as unknown
+_PAIRS_FOR_A_SPREAD = 4
+
+
 @dataclass(frozen=True)
 class Reading:
     """What the pairs say; effects are ln of time (positive is slower) unless named `_pct`.
@@ -65,7 +69,7 @@ class Reading:
 
     def least_effect_pct(self, look: Look) -> float | None:
         """The effect that such a look would see in half of all cases, at this spread; percent."""
-        if self.se is None or self.coins < 2 or look.clean_pairs < 2:
+        if self.se is None or self.coins < _PAIRS_FOR_A_SPREAD or look.clean_pairs < 2:
             return None
         spread = self.se * math.sqrt(self.coins / look.clean_pairs)
         return math.expm1(student_bound(look.alpha, 2 * look.clean_pairs - 3) * spread) * 100

@@ -11,7 +11,7 @@ from harness.analysis.blocks import blocks_of
 from harness.analysis.pair_test import student_bound
 from harness.looks import look_schedule
 from harness.records import Plan
-from harness.verdicts import CampaignVerdict, CandidateVerdict, LookRow, Outcome
+from harness.verdicts import CampaignVerdict, CandidateVerdict, LookRow, Outcome, PairRow
 from harness.words import counted
 
 # of these nothing is left to run; the others end with the budget
@@ -34,6 +34,7 @@ class Standing:
     they are an estimate at which nothing was decided. `next_look`: clean pairs at which p is
     compared next, None when no look is left; `pairs_left`: of the budget. `least_effect_pct`: what
     the last look would show in half of all cases, were the spread of the pairs to stay.
+    `last_left_out`: why the pair that ran last does not count, None where it does.
     """
 
     candidate: str
@@ -48,6 +49,7 @@ class Standing:
     next_look: int | None
     pairs_left: int
     least_effect_pct: float | None
+    last_left_out: str | None = None
 
     @property
     def missing_clean_pairs(self) -> int | None:
@@ -88,7 +90,14 @@ def _standing(plan: Plan, verdict: CampaignVerdict, own: CandidateVerdict) -> St
         next_look=coming[0] if coming and not decided else None,
         pairs_left=0 if decided else budget - len(ran),
         least_effect_pct=_least(effects, schedule.looks[-1].clean_pairs, schedule.looks[-1].alpha),
+        last_left_out=_left_out(ran),
     )
+
+
+def _left_out(ran: list[PairRow]) -> str | None:
+    if not ran or ran[-1].status == "clean":
+        return None
+    return ran[-1].reasons[0] if ran[-1].reasons else ran[-1].status
 
 
 def _at_a_test(looks: list[LookRow]) -> bool:
@@ -111,16 +120,24 @@ def standing_in_words(standing: Standing) -> str:
         estimate = f"{s.effect_pct:+.1f} %"
         if s.ci_pct is not None:
             estimate += f" ({s.ci_pct[0]:+.1f} to {s.ci_pct[1]:+.1f})"
+        if not s.tested and not s.decided:
+            estimate += ", not a test yet"
     pairs = f"{s.clean_pairs} clean of {counted(s.pairs, 'pair')}"
     if s.decided:
         return f"{s.candidate}: {s.outcome}, {estimate}, {pairs}; no more cells needed"
-    parts = [pairs, estimate if s.tested else f"{estimate}, not a test yet"]
-    if s.next_look is not None:
-        parts.append(f"next look at {s.next_look} clean pairs, {s.missing_clean_pairs} to go")
+    parts = [pairs, estimate]
+    if s.next_look is not None and s.missing_clean_pairs is not None:
+        look = f"next look at {s.next_look} clean pairs"
+        if s.missing_clean_pairs > s.pairs_left:
+            parts.append(f"{look}, which the budget does not reach any more")
+        else:
+            parts.append(f"{look}, {s.missing_clean_pairs} to go")
     parts.append(f"{counted(s.pairs_left, 'pair')} left of the budget")
     if s.least_effect_pct is not None:
         parts.append(
             f"at this spread the last look would show an effect beyond {s.least_effect_pct:.1f} %"
         )
     so_far = f"{s.outcome.replace('_', ' ')}, " if s.outcome.startswith("provisional") else ""
+    if s.last_left_out is not None:
+        parts.append(f"the last pair is left out: {s.last_left_out}")
     return f"{s.candidate}: {so_far}{'; '.join(parts)}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -227,12 +229,27 @@ def _row(effect_pct: float, endings: Sequence[Ending]) -> EffectRow:
 # --- processes -----------------------------------------------------------------------------------
 
 
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed outright would wait for work for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 class _Workers:
     """As many processes as there are cores; none beside this one where there is one core."""
 
     def __init__(self, conditions: Conditions, progress: Progress) -> None:
         self._conditions, self._progress = conditions, progress
-        self._pool = ProcessPoolExecutor(cores) if (cores := _cores()) > 1 else None
+        self._pool = (
+            ProcessPoolExecutor(cores, initializer=_end_with, initargs=(os.getpid(),))
+            if (cores := _cores()) > 1
+            else None
+        )
         self._done = self._total = 0
 
     def __enter__(self) -> _Workers:

@@ -27,6 +27,7 @@ from harness.analysis.levels import details_in_words, levels_in_words
 from harness.analysis.standing import Standing, standing_in_words
 from harness.analysis.verdict_words import numbers_in_words
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
+from harness.looks import look_schedule
 from harness.records import CellRecord, Coins, Plan, Prediction
 from harness.report.tables import (
     BAD,
@@ -190,6 +191,11 @@ class Terminal:
             f"at most {counted(len(coins.orders), 'block')} of {cells} cells, "
             f"{plan.cells[-1].wait_s:g} s between cells"
         )
+        first = look_schedule(len(plan.candidates)).looks[0].clean_pairs
+        if len(coins.orders) < first:
+            self.say(
+                f"fewer than the {first} of the first look: they are tested once, at their end"
+            )
         self.say(f"the order within each was drawn (seed {coins.seed}){back}:")
         # what belongs together stays on one line
         orders = [f"{i + 1}:\xa0{chr(0xA0).join(o)}" for i, o in enumerate(coins.orders)]

@@ -551,3 +551,37 @@ def test_false_and_right_verdicts_are_about_as_often_as_published(scenario: str)
     ]
     assert "win" not in slower
     assert slower.count("loss") >= 16
+
+
+def only_pairs(of: Any, pairs: int) -> Any:
+    """The campaign as if so many pairs had been planned."""
+    plan, records, series = of
+    cells = tuple(c for c in plan.cells if c.block is not None and c.block < pairs)
+    coins = Coins(plan.coins.seed, plan.coins.orders[:pairs])
+    kept = {c.index for c in cells}
+    plan = dataclasses.replace(plan, cells=cells, coins=coins)
+    return plan, [r for r in records if r.index in kept], series
+
+
+def test_two_planned_pairs_end_provisional_never_final() -> None:
+    v = only(judge(only_pairs(campaign(effect=-30.0), 2)))
+    assert v.outcome == "provisional_loss"
+    assert "never final" in in_words(v)
+    assert only(judge(only_pairs(campaign(effect=0.0), 2))).outcome == "inconclusive"
+
+
+def test_a_standing_says_why_the_last_pair_is_out_and_that_a_look_is_out_of_reach() -> None:
+    of = only_pairs(campaign(effect=0.0), 8)
+    records = [
+        dataclasses.replace(r, metrics=dataclasses.replace(r.metrics, cpu_throttled_share=0.3))
+        if r.index in (6, 10)
+        else r
+        for r in of[1]
+    ]
+    until = {n: standings(of[0], judge((of[0], records[: 2 * n], of[2]))) for n in (3, 4, 6)}
+    words = {n: standing_in_words(s[0]) for n, s in until.items()}
+    assert "the last pair is left out" not in words[3]
+    assert "the last pair is left out" in words[4]
+    assert "CPU quota" in words[4]
+    assert "next look at 7 clean pairs, 4 to go" in words[4]
+    assert "does not reach any more" in words[6]

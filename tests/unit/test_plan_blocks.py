@@ -131,3 +131,9 @@ def test_any_comparing_experiment_can_be_run_as_pairs() -> None:
     plan = planned("design=pairs", experiment="io_lanes")
     assert plan.baseline == "lanes_1"
     assert plan.candidates == ("lanes_2", "lanes_4", "lanes_8")
+
+
+def test_cells_too_short_to_be_judged_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"^cells\.baseline\.n_predict: 40 is too short"):
+        planned("cell.n_predict=40")
+    assert planned("cell.n_predict=64").arms["baseline"].n_predict == 64
