@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.analysis.device_course import DeviceCourse, device_course
@@ -17,6 +18,7 @@ from harness.device.launcher import LauncherResult, last_word, read_result
 from harness.engines import native
 from harness.errors import DeviceError
 from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
+from harness.words import counted
 
 STDOUT = "stdout.txt"
 DEVICE = "device.csv"
@@ -105,6 +107,31 @@ def read_output(cell_dir: Path, record: CellRecord) -> Output | None:
 def read_series(cell_dir: Path) -> Series | None:
     """What every token of the cell took; None when that was not recorded for all of them."""
     return series_of(native.read_tokens(_content(cell_dir / native.TOKENS)))
+
+
+def read_series_of(cell_dir: Path, record: CellRecord) -> tuple[Series | None, str | None]:
+    """As `read_series`, and why the table is not the one that the record was made from.
+
+    The latter is None also where there is no table.
+    """
+    path = cell_dir / native.TOKENS
+    rows = native.read_tokens(_content(path))
+    return series_of(rows), _not_of_record(path, rows, record)
+
+
+def _not_of_record(path: Path, rows: Sequence[native.Row], record: CellRecord) -> str | None:
+    if not rows or record.status != "ok":
+        return None
+    if record.counters.tokens is not None and len(rows) != record.counters.tokens:
+        return f"{path}: {counted(len(rows), 'row')} of {counted(record.counters.tokens, 'token')}"
+    walls = [row.get("wall_ms") for row in rows]
+    whole = [w for w in walls if w is not None and w > 0]
+    if len(whole) < len(walls):
+        return f"{path}: {counted(len(walls) - len(whole), 'token')} without a wall time"
+    speed, stored = len(whole) / sum(whole) * 1e3, record.metrics.tok_s
+    if stored is not None and abs(speed - stored) > native.RATE_TOLERANCE * stored:
+        return f"{path}: its {speed:.3f} tok/s are not the {stored:.3f} of record.json"
+    return None
 
 
 def read_device(cell_dir: Path) -> DeviceCourse | None:

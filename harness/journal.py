@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.errors import DeviceError, UsageError
 from harness.jsonable import from_json, to_json
-from harness.records import CellRecord
+from harness.records import CellRecord, Plan
 
 JOURNAL = "journal.jsonl"
 RECORD = "record.json"
@@ -106,6 +106,11 @@ def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
         except ValueError as e:  # of another version of the harness
             found.damaged[index] = str(e)
     return found
+
+
+def plan_sha256(plan: Plan) -> str:
+    """What the journal knows a plan by."""
+    return hashlib.sha256(json.dumps(to_json(plan)).encode()).hexdigest()
 
 
 def load_records(campaign_dir: Path) -> list[CellRecord]:

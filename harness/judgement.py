@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import rundir
-from harness.collect import read_device, read_output, read_series
+from harness.collect import read_device, read_output, read_series, read_series_of
 from harness.configure import conf_dir, load_yaml
 from harness.errors import UsageError
-from harness.journal import finished_cells, load_records, read_journal
+from harness.journal import JOURNAL, finished_cells, plan_sha256, read_journal
 from harness.jsonable import from_json
 from harness.records import CellRecord, Plan
-from harness.schema import BLOCK_DESIGNS, VerdictConfig
+from harness.schema import BLOCK_DESIGNS, COMPARING, VerdictConfig
 from harness.typed import from_mapping, say
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Measured:
     directory: Path
     plan: Plan
     settings: VerdictConfig
+    damaged: dict[int, str] = field(default_factory=dict)  # what is wrong, by cell index
     _series: dict[int, Series | None] = field(default_factory=dict)
 
     @classmethod
@@ -53,12 +54,22 @@ class Measured:
         return cls(directory, stored_plan(directory), _verdict_settings(directory, stored))
 
     def records(self) -> list[CellRecord]:
-        """The sound records so far, in order. Raises DeviceError: the journal is damaged."""
-        return load_records(self.directory)
+        """The sound records so far, in order; those that are not are in `damaged`.
 
-    def damaged(self) -> dict[int, str]:
-        """What is wrong with the records that are not sound, by cell index."""
-        return finished_cells(self.directory, read_journal(self.directory)).damaged
+        Raises UsageError (no journal) and DeviceError (it is damaged).
+        """
+        if not (self.directory / JOURNAL).is_file():
+            raise UsageError(
+                f"{self.directory / JOURNAL}: there is no such file, and nothing else says which "
+                "cells were finished; restore it"
+            )
+        found = finished_cells(self.directory, read_journal(self.directory))
+        self.damaged = dict(found.damaged)
+        for index, record in found.records.items():
+            self._series[index], wrong = read_series_of(self.cell_dir(record), record)
+            if wrong is not None:
+                self.damaged[index] = wrong
+        return [r for i, r in sorted(found.records.items()) if i not in self.damaged]
 
     def series(self, records: Sequence[CellRecord]) -> dict[int, Series]:
         """What every token took, by cell index, of those cells that recorded it."""
@@ -111,6 +122,11 @@ def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
         verdict = with_findings(survey_verdict(name, words), records, measured.outputs(records))
         return dataclasses.replace(verdict, cells=cells)
     walls = {index: s.wall_ms.tolist() for index, s in series.items()}
+    if plan.design != "four_cell":
+        raise UsageError(
+            f"{measured.directory / rundir.PLAN}: design: found {say(plan.design)}; "
+            f"needs one of {', '.join((*COMPARING, 'survey', 'levels'))}"
+        )
     verdict = four_cell_verdict(name, records, _four_cell_settings(measured), walls, cells)
     return with_attribution(dataclasses.replace(verdict, cells=cells), plan, records, series)
 
@@ -158,6 +174,13 @@ def stored_plan(directory: Path) -> Plan:
         return from_json(Plan, json.loads(path.read_bytes()), str(path))
     except (OSError, ValueError) as e:
         raise UsageError(f"{path}: cannot be read: {e}; start a new campaign") from None
+
+
+def plan_changed(measured: Measured) -> bool:
+    """Whether plan.json is another than the campaign was started with, as far as that is known."""
+    started = [e for e in read_journal(measured.directory) if e.event == "campaign_started"]
+    known = started[0].data.get("plan_sha256") if started else None
+    return known is not None and known != plan_sha256(measured.plan)
 
 
 def first_command(directory: Path) -> str | None:

@@ -7,8 +7,6 @@ why the cells are in this order nor what will be concluded from them.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import signal
 import time
@@ -30,7 +28,7 @@ from harness.engines import native
 from harness.engines.native_argv import engine_argv
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
-from harness.journal import Journal, finished_cells, write_atomically
+from harness.journal import Journal, finished_cells, plan_sha256, write_atomically
 from harness.jsonable import to_json
 from harness.records import Arm, CellRecord, Plan, PlannedCell, Wait
 from harness.targets.local import LocalTarget, Running
@@ -186,7 +184,7 @@ class _Session:
     def _begin(self) -> tuple[dict[int, CellRecord], bool]:
         """Journal the start or the resume; sound records so far, and whether any cell ever ran."""
         identity = {
-            "plan_sha256": hashlib.sha256(json.dumps(to_json(self.plan)).encode()).hexdigest(),
+            "plan_sha256": plan_sha256(self.plan),
             "engine_build_id": self.build.build_id,
             "model_sha256": self.model.sha256,
             "target": to_json(self.target.id),

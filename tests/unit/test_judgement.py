@@ -68,6 +68,32 @@ def test_a_record_that_was_changed_is_left_out_and_told(
     assert "changed since it was written" in out
 
 
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) * 8 // 10], "of 96 tokens"),
+        (lambda text: text.replace("\n40,", "\n40,x"), "1 token without a wall time"),
+        (lambda text: text.replace("\n40,", "\n40,9"), "are not the"),
+    ],
+)
+def test_a_table_of_tokens_that_is_not_its_records_leaves_the_cell_out(
+    campaign: Path, capsys: pytest.CaptureFixture[str], damage: Any, words: str
+) -> None:
+    path = sorted(campaign.glob("cells/*/tokens.csv"))[2]
+    path.write_text(damage(path.read_text()))
+    out = report(capsys, str(campaign))
+    assert "cell 2 is left out" in out
+    assert words in out
+
+
+def test_without_a_journal_nothing_says_what_was_finished(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (campaign / "journal.jsonl").unlink()
+    shown = report(capsys, str(campaign), code=2)
+    assert "journal.jsonl: there is no such file" in shown
+
+
 def test_without_tokens_speeds_of_whole_cells_are_compared(campaign: Path) -> None:
     for path in campaign.glob("cells/*/tokens.csv"):
         path.unlink()
@@ -80,6 +106,11 @@ def test_without_tokens_speeds_of_whole_cells_are_compared(campaign: Path) -> No
     ("file", "content", "words"),
     [
         ("plan.json", "{", "plan.json: cannot be read"),
+        (
+            "plan.json",
+            '{"design": "x", "arms": {}, "cells": [], "baseline": "B", "candidates": []}',
+            "plan.json: design: found 'x'; needs one of four_cell",
+        ),
         ("config.yaml", "verdict: {stable: 3}", "config.yaml: verdict.stable: unknown key"),
         ("config.yaml", "verdict: 3", "config.yaml: verdict: found 3"),
         ("config.yaml", "a: [", "config.yaml: not readable as YAML"),
