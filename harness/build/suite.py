@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,10 @@ def run_tests(
         log = work.home / "ctest.log"
         log.unlink(missing_ok=True)
         ctest = recipe.tools.cmake.with_name("ctest")
+        # two at once also where there are more cores: some of them compute with two threads
+        at_once = str(min(2, os.cpu_count() or 1))
         command = [str(ctest), "--test-dir", str(work.out), "--output-on-failure"]
+        command += ["--parallel", at_once]
         code = compiling.run(
             [*command, "--no-tests=error"], log, lambda text: report("check", text.strip()[:70])
         )

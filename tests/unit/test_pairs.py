@@ -540,17 +540,17 @@ def test_blocks_forth_and_back_are_read_as_one_coin_each() -> None:
     "scenario", ["none", "mild", "ramp17", "day40", "step", "bursts", "reclaim", "storm"]
 )
 def test_false_and_right_verdicts_are_about_as_often_as_published(scenario: str) -> None:
-    """24 campaigns: at a rate of 5 % more than 5 false ones come in 1 of 1,000 such tests.
+    """12 campaigns: at a rate of 5 % more than 4 false ones come in 1 of 5,000 such tests.
 
-    At 10 % the power is at least 0.9 in every scenario: fewer than 16 of 24 never come.
+    At 10 % the power is at least 0.9 in every scenario: fewer than 7 of 12 in 1 of 1,800.
     """
-    false = [only(judge(simulate(scenario, seed=s))).outcome for s in range(900, 924)]
-    assert sum(o in ("win", "loss") for o in false) <= 5
+    false = [only(judge(simulate(scenario, seed=s))).outcome for s in range(900, 912)]
+    assert sum(o in ("win", "loss") for o in false) <= 4
     slower = [
-        only(judge(simulate(scenario, seed=s, effect_pct=-10.0))).outcome for s in range(950, 974)
+        only(judge(simulate(scenario, seed=s, effect_pct=-10.0))).outcome for s in range(950, 962)
     ]
     assert "win" not in slower
-    assert slower.count("loss") >= 16
+    assert slower.count("loss") >= 7
 
 
 def only_pairs(of: Any, pairs: int) -> Any:
