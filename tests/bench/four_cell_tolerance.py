@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.analysis.contamination import ContaminationSettings, examine
 from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
 from harness.analysis.simulate import SCENARIOS, simulate
 from harness.records import CellRecord, DeviceState, ProbeResult
@@ -59,7 +60,7 @@ def main() -> None:
     for scenario in args.scenarios.split(","):
         counts: dict[str, Counter[str]] = {}
         for seed in range(args.seed, args.seed + args.sessions):
-            _, records, _ = simulate(
+            _, records, series = simulate(
                 scenario, seed=seed, design="four_cell", candidates=("C1", "C2")
             )
             cases = [("sensors decide", records, 10.0)]
@@ -67,7 +68,8 @@ def main() -> None:
             cases += [(f"{t:g} %", without, t) for t in (2.0, 10.0, 1000.0)]
             for name, cells, tolerance in cases:
                 settings = FourCellSettings(read_probe_tolerance_pct=tolerance)
-                verdict = four_cell_verdict("session", cells, settings, None)
+                examined = examine(cells, series, ContaminationSettings())
+                verdict = four_cell_verdict("session", cells, settings, None, examined)
                 counts.setdefault(name, Counter()).update(v.outcome for v in verdict.verdicts)
         for name, found in counts.items():
             totals.setdefault(name, Counter()).update(found)
