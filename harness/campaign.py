@@ -104,6 +104,8 @@ def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> C
     """A campaign as it was stored. Raises UsageError when the command line asks for another one."""
     directory = rundir.find_campaign(str(data["resume"]), Path(str(data["runs_dir"])))
     stored = load_yaml(directory / rundir.CONFIG)
+    if isinstance(stored, Mapping) and "import" in stored:
+        raise UsageError(f"resume={data['resume']}: was imported; there is nothing to run in it")
     config = check_config(stored)
     wanted = resolved(data) if data["cells"] else overridden(stored, overrides)
     changed = rundir.difference(stored, wanted)

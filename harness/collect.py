@@ -112,7 +112,7 @@ def read_series(cell_dir: Path) -> Series | None:
 def read_series_of(cell_dir: Path, record: CellRecord) -> tuple[Series | None, str | None]:
     """As `read_series`, and why the table is not the one that the record was made from.
 
-    The latter is None also where there is no table.
+    The latter is None also where there never was a table.
     """
     path = cell_dir / native.TOKENS
     rows = native.read_tokens(_content(path))
@@ -120,8 +120,11 @@ def read_series_of(cell_dir: Path, record: CellRecord) -> tuple[Series | None, s
 
 
 def _not_of_record(path: Path, rows: Sequence[native.Row], record: CellRecord) -> str | None:
-    if not rows or record.status != "ok":
+    if record.status != "ok":
         return None
+    if not rows:  # the record has what only rows can give
+        gone = record.metrics.wall_ms_median is not None
+        return f"{path}: is gone, or empty" if gone else None
     if record.counters.tokens is not None and len(rows) != record.counters.tokens:
         return f"{path}: {counted(len(rows), 'row')} of {counted(record.counters.tokens, 'token')}"
     walls = [row.get("wall_ms") for row in rows]

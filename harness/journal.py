@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.errors import DeviceError, UsageError
 from harness.jsonable import from_json, to_json
-from harness.records import CellRecord, Plan
+from harness.records import CellRecord
 
 JOURNAL = "journal.jsonl"
 RECORD = "record.json"
@@ -108,9 +108,9 @@ def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
     return found
 
 
-def plan_sha256(plan: Plan) -> str:
-    """What the journal knows a plan by."""
-    return hashlib.sha256(json.dumps(to_json(plan)).encode()).hexdigest()
+def json_sha256(data: Any) -> str:
+    """Of plain data, as the journal knows a plan by; of what its file holds it is the same."""
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()
 
 
 def load_records(campaign_dir: Path) -> list[CellRecord]:

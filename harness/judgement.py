@@ -18,7 +18,7 @@ from harness import rundir
 from harness.collect import read_device, read_output, read_series, read_series_of
 from harness.configure import conf_dir, load_yaml
 from harness.errors import UsageError
-from harness.journal import JOURNAL, finished_cells, plan_sha256, read_journal
+from harness.journal import JOURNAL, finished_cells, json_sha256, read_journal
 from harness.jsonable import from_json
 from harness.records import CellRecord, Plan
 from harness.schema import BLOCK_DESIGNS, COMPARING, VerdictConfig
@@ -63,7 +63,12 @@ class Measured:
                 f"{self.directory / JOURNAL}: there is no such file, and nothing else says which "
                 "cells were finished; restore it"
             )
-        found = finished_cells(self.directory, read_journal(self.directory))
+        events = read_journal(self.directory)
+        if not events and any(self.directory.glob("cells/*/record.json")):
+            raise UsageError(
+                f"{self.directory / JOURNAL}: is empty, but there are cells; restore it"
+            )
+        found = finished_cells(self.directory, events)
         self.damaged = dict(found.damaged)
         for index, record in found.records.items():
             self._series[index], wrong = read_series_of(self.cell_dir(record), record)
@@ -171,16 +176,24 @@ def stored_plan(directory: Path) -> Plan:
     """Raises UsageError when it cannot be read."""
     path = directory / rundir.PLAN
     try:
-        return from_json(Plan, json.loads(path.read_bytes()), str(path))
+        stored = json.loads(path.read_bytes())
+        plan = from_json(Plan, stored, str(path))
     except (OSError, ValueError) as e:
         raise UsageError(f"{path}: cannot be read: {e}; start a new campaign") from None
+    if _began_with(directory) not in (None, json_sha256(stored)):
+        raise UsageError(
+            f"{path}: is not what the campaign was started with (journal.jsonl has its hash); "
+            "restore it"
+        )
+    return plan
 
 
-def plan_changed(measured: Measured) -> bool:
-    """Whether plan.json is another than the campaign was started with, as far as that is known."""
-    started = [e for e in read_journal(measured.directory) if e.event == "campaign_started"]
-    known = started[0].data.get("plan_sha256") if started else None
-    return known is not None and known != plan_sha256(measured.plan)
+def _began_with(directory: Path) -> str | None:
+    """The hash of the plan by the journal; None where it does not say."""
+    if not (directory / JOURNAL).is_file():
+        return None
+    started = [e for e in read_journal(directory) if e.event == "campaign_started"]
+    return started[0].data.get("plan_sha256") if started else None
 
 
 def first_command(directory: Path) -> str | None:
@@ -207,7 +220,9 @@ def _overrides(directory: Path) -> list[str] | None:
 def _verdict_settings(directory: Path, stored: Any) -> VerdictConfig:
     """As stored; what an earlier version did not know, or an import does not, is the default."""
     defaults = load_yaml(conf_dir() / "verdict" / "default.yaml")
-    own = stored.get("verdict") if isinstance(stored, Mapping) else None
+    if not isinstance(stored, Mapping):
+        raise UsageError(f"{directory / rundir.CONFIG}: found {say(stored)}; needs keys and values")
+    own = stored.get("verdict")
     where = f"{directory / rundir.CONFIG}: verdict"
     if not isinstance(own, Mapping | None):
         raise UsageError(f"{where}: found {say(own)}; needs keys and values")

@@ -28,7 +28,7 @@ from harness.engines import native
 from harness.engines.native_argv import engine_argv
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
-from harness.journal import Journal, finished_cells, plan_sha256, write_atomically
+from harness.journal import Journal, finished_cells, json_sha256, write_atomically
 from harness.jsonable import to_json
 from harness.records import Arm, CellRecord, Plan, PlannedCell, Wait
 from harness.targets.local import LocalTarget, Running
@@ -184,7 +184,7 @@ class _Session:
     def _begin(self) -> tuple[dict[int, CellRecord], bool]:
         """Journal the start or the resume; sound records so far, and whether any cell ever ran."""
         identity = {
-            "plan_sha256": plan_sha256(self.plan),
+            "plan_sha256": json_sha256(to_json(self.plan)),
             "engine_build_id": self.build.build_id,
             "model_sha256": self.model.sha256,
             "target": to_json(self.target.id),

@@ -206,7 +206,7 @@ class CandidatePairs:
             self._add_look(used, read, reading, self.schedule.alpha, outcome)
             words = self._decided_in_words(outcome, reading)
             return _Ending(outcome, reading, used, (why, words))
-        if replaced:
+        if replaced > len(clean):
             self._add_look(used, read, reading, self.schedule.alpha, "contaminated")
             return _Ending("contaminated", reading, used, (why, "and they show nothing"))
         provisional = self._provisional(clean, reading)
@@ -340,6 +340,8 @@ class CandidatePairs:
         beyond = [p for p in self.pairs if p.whole and p.block > until]
         if beyond and until >= 0:
             reasons.append(f"{counted(len(beyond), 'later pair')} not needed and not read")
+        if reading is not None and reading.ci_pct is not None:
+            reasons.append(f"the interval is one of {1 - reading.alpha:.1%}, the error of its look")
         if reading is not None:
             reasons += reading.notes(self.settings.stall_note_pct)
             if self.session.plan.coins is None:

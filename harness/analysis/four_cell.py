@@ -28,6 +28,7 @@ from harness.analysis.device_state import (
 )
 from harness.analysis.drift import DriftSettings, drift_between
 from harness.analysis.usable import no_speed, speed, too_long_a_break
+from harness.analysis.verdict_words import stalls_in_words
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict, Drift, Outcome
 from harness.words import counted
@@ -277,10 +278,8 @@ def _typical(
     typical_pct = (statistics.median(steady[1]) / statistics.median(steady[0]) - 1) * 100
     mean_pct = (statistics.fmean(steady[1]) / statistics.fmean(steady[0]) - 1) * 100
     if abs(mean_pct - typical_pct) > settings.stall_note_pct:
-        return typical_pct, (
-            f"the effect lives in stalls: {mean_pct:+.1f} % on the mean, {typical_pct:+.1f} % on "
-            f"the typical token (from token {settings.warmup_tokens} on)"
-        )
+        words = stalls_in_words(mean_pct, typical_pct)
+        return typical_pct, f"{words} (from token {settings.warmup_tokens} on)"
     return typical_pct, None
 
 

@@ -14,6 +14,7 @@ from harness.analysis.cell_times import CellTimes, cell_times
 from harness.analysis.probe_levels import noise_of, probe_levels
 from harness.analysis.randomisation import CoinTest, PValues, joint_p_values
 from harness.analysis.series import Array, Series
+from harness.analysis.verdict_words import stalls_in_words
 from harness.looks import Look
 
 # a difference of the two effects that is said
@@ -79,10 +80,7 @@ class Reading:
         notes = list(self.said)
         mean, typical = speed_pct(self.mean_effect), self.typical_effect_pct
         if mean is not None and typical is not None and abs(mean - typical) > stall_note_pct:
-            notes.append(
-                f"the effect lives in stalls: {mean:+.1f} % on the mean, {typical:+.1f} % on the "
-                "typical token"
-            )
+            notes.append(stalls_in_words(mean, typical))
         return notes
 
 

@@ -6,6 +6,15 @@ from harness.verdicts import CandidateVerdict
 from harness.words import counted
 
 
+def stalls_in_words(mean_pct: float, typical_pct: float) -> str:
+    """Where the mean and the typical token do not tell the same effect (changes of tok/s)."""
+    lives = abs(mean_pct) > abs(typical_pct)
+    return (
+        f"{'the effect lives in stalls' if lives else 'stalls hide a part of the effect'}: "
+        f"{mean_pct:+.1f} % on the mean, {typical_pct:+.1f} % on the typical token"
+    )
+
+
 def numbers_in_words(v: CandidateVerdict) -> str:
     """`, -12.3 % tok/s (-14.0 to -10.2 %), p 0.0156, 7 clean pairs`: what the design gives."""
     parts = []

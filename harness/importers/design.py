@@ -21,6 +21,7 @@ class Recognised:
 
     plan: Plan
     notes: tuple[str, ...] = ()
+    baseline_guessed: bool = False
 
 
 def recognise(
@@ -30,18 +31,20 @@ def recognise(
     design: str | None,
     where: str,
     names: Sequence[str] | None = None,
+    pairs: Sequence[int] | None = None,
 ) -> Recognised:
     """The plan of cells whose arms, in their order, are `arms`.
 
     Blocks that hold every arm once (or the baseline and one candidate) are `pairs`; B C1 C2 B, each
     candidate once between cells of the baseline, is `four_cell`; all else a `survey`, which
     compares nothing. `names`: of the cells, where they are not to be called after their arms.
+    `pairs`: which pair each cell is of, where that is on record.
     Raises UsageError where `design` or `baseline` do not fit; `where` begins its line.
     """
     notes: list[str] = []
     base, guessed = _baseline(arms, baseline, where)
     candidates = tuple(dict.fromkeys(a for a in arms if a != base))
-    found = design
+    found = "pairs" if design is None and pairs is not None else design
     if found is None:
         found = _natural_design(arms, base)
         if guessed and len(set(arms)) == len(arms) > 2:
@@ -54,7 +57,7 @@ def recognise(
     if found != "survey" and guessed:
         notes.append(guessed)
     if found in ("pairs", "abba"):
-        blocks = _blocks(arms, base, found)
+        blocks = _numbered(pairs) if pairs is not None else _blocks(arms, base, found)
         if isinstance(blocks, str):
             raise UsageError(f"{where}: not a design of {found}: {blocks}; leave --design out")
     else:
@@ -64,7 +67,7 @@ def recognise(
     cells = _cells(arms, base, found, blocks, names)
     if found == "survey":
         return Recognised(Plan("survey", {}, cells, None, tuple(dict.fromkeys(arms))), tuple(notes))
-    return Recognised(Plan(found, {}, cells, base, candidates), tuple(notes))
+    return Recognised(Plan(found, {}, cells, base, candidates), tuple(notes), bool(guessed))
 
 
 def _baseline(arms: Sequence[str], named: str | None, where: str) -> tuple[str, str | None]:
@@ -106,6 +109,12 @@ def _blocks(arms: Sequence[str], base: str, design: str) -> list[int | None] | s
             return [i // step for i in range(len(arms))]
         whys.append(why)
     return whys[0]
+
+
+def _numbered(pairs: Sequence[int]) -> list[int | None]:
+    """Blocks in the order in which their first cells ran."""
+    order = list(dict.fromkeys(pairs))
+    return [order.index(p) for p in pairs]
 
 
 def _misfit(arms: Sequence[str], base: str, size: int, design: str) -> str | None:

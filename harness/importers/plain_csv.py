@@ -86,7 +86,17 @@ def read_csv_campaign(
         rows = [r for _, r in sorted(zip(starts, rows, strict=True), key=lambda p: p[0] or 0.0)]
         notes.append(f"{path}: the cells are put in the order of t_start_s")
     arms = [row["config"] for _, row in rows]
-    found = recognise(arms, baseline=baseline, design=design, where=str(path))
+    numbers = [_field(path, line, row, "pair") for line, row in rows]
+    pairs = [int(n) for n in numbers if n is not None]
+    if pairs and len(pairs) < len(rows):
+        raise UsageError(f"{path}: column pair: empty in some lines; fill it in all, or in none")
+    found = recognise(arms, baseline=baseline, design=design, where=str(path), pairs=pairs or None)
+    if found.baseline_guessed and found.plan.design in ("pairs", "abba"):
+        # a coin decided who led the first pair; it must not decide the sign of an effect
+        raise UsageError(
+            f"{path}: which of {', '.join(dict.fromkeys(arms))} is the baseline? Call it so, or "
+            "name it with --baseline"
+        )
     cells = tuple(
         _cell(directory, path, line, row, planned)
         for (line, row), planned in zip(rows, found.plan.cells, strict=True)
@@ -181,7 +191,7 @@ def _cell(
 
 
 def _probe(ms: float | None) -> ProbeResult | None:
-    return None if ms is None else ProbeResult(compute_ms=ms)
+    return ProbeResult(compute_ms=ms) if ms else None  # nothing takes no time
 
 
 def _state(path: Path, line: int, row: Mapping[str, str], place: str) -> DeviceState | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import rundir
 from harness.jsonable import from_json, to_json
-from harness.judgement import Measured, judge, plan_changed
+from harness.judgement import Measured, judge
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict
 
@@ -48,8 +48,6 @@ def main(argv: list[str]) -> int:
         view.results(records)
         view.verdict(verdict)
         view.say("")
-        if plan_changed(measured):
-            view.say("plan.json is not the one that the campaign was started with", "yellow")
         for index, wrong in sorted(measured.damaged.items()):
             view.say(f"cell {index} is left out: {wrong}", "yellow")
         view.say(_against_stored(directory, verdict))

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from shared_data import DATA
 
 from harness.analysis.contamination import ContaminationSettings, examine
 from harness.analysis.series import Series, series_of
@@ -21,7 +22,7 @@ from harness.importers.write import Imported, write_campaign
 from harness.judgement import judge_directory
 from harness.verdicts import CellVerdict
 
-SHARED = Path("/work/shared/data")
+SHARED = DATA
 SETTINGS = ContaminationSettings()
 QUIET = ("none-1", "none-2", "mild-1", "mild-2")
 DISTURBED_LOG = 0.04  # change of a cell's speed inside it, by the simulator's truth

@@ -7,7 +7,6 @@ for in `data/routes` of MOE_SHARED_DIR, or of `shared` beside the project.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 from collections.abc import Callable
@@ -18,13 +17,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from engine_parts import engine, run
+from shared_data import SHARED
 
 from harness.models.geometry import GEOMETRIES, Geometry
 from harness.models.synth import write_synthetic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SHARED = Path(os.environ.get("MOE_SHARED_DIR", Path(__file__).parents[3] / "shared"))
 MIB = 2**20
 AGES, SIDES = ("stale", "current"), ("left", "right")
 CELL = ["turn", "phase", "step", "layer", "slot"]

@@ -9,12 +9,13 @@ import json
 from pathlib import Path
 
 import pytest
+from shared_data import DATA
 
 from harness.importers.plain_csv import read_csv_campaign
 from harness.importers.write import write_campaign
 from harness.judgement import judge_directory
 
-SIMULATED = Path("/work/shared/data/simulated")
+SIMULATED = DATA / "simulated"
 CAMPAIGNS = sorted(p.name for p in SIMULATED.glob("*-[12]") if not p.name.startswith("four"))
 
 pytestmark = pytest.mark.skipif(

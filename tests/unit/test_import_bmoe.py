@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shared_data import DATA
 
 from harness.collect import read_series
 from harness.errors import UsageError
@@ -21,7 +22,7 @@ from harness.journal import load_records
 from harness.records import CellRecord
 
 SAMPLES = Path(__file__).parents[1] / "data" / "bmoe"
-ARCHIVE = Path("/work/shared/data")
+ARCHIVE = DATA
 
 
 def sessions(path: Path, baseline: str | None = None, design: str | None = None) -> list[Imported]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from shared_data import DATA
 
 from harness.collect import read_series
 from harness.errors import UsageError
@@ -18,7 +19,7 @@ from harness.jsonable import from_json
 from harness.records import Plan
 from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict, Drift
 
-SIMULATED = Path("/work/shared/data/simulated")
+SIMULATED = DATA / "simulated"
 
 
 def campaign(path: Path, arms: list[str], extra: dict[str, list[str]] | None = None) -> Path:
@@ -213,6 +214,23 @@ def test_a_baseline_that_nobody_named_is_said() -> None:
     assert guessed.plan.baseline == "y" and "is taken for the baseline" in guessed.notes[0]
     assert recognise(["y", "x"], baseline="x", design=None, where="x").plan.baseline == "x"
     assert recognise(["y", "Baseline"], baseline=None, design=None, where="x").notes == ()
+
+
+def test_of_pairs_the_baseline_must_be_named(tmp_path: Path) -> None:
+    path = campaign(tmp_path / "c", ["y", "x", "x", "y"])
+    assert "which of y, x is the baseline" in refusal(path, design="pairs")
+    assert read_csv_campaign(path, name=None, baseline="x", design="pairs").plan.baseline == "x"
+
+
+def test_a_column_says_which_pair_a_cell_is_of_also_where_one_is_missing(tmp_path: Path) -> None:
+    arms = ["B", "C", "C", "C", "B"]  # the baseline of the second pair is lost
+    path = campaign(tmp_path / "c", arms, {"pair": ["1", "1", "2", "3", "3"]})
+    plan = read_csv_campaign(path, name=None, baseline=None, design=None).plan
+    assert (plan.design, [c.block for c in plan.cells]) == ("pairs", [0, 0, 1, 2, 2])
+    without = campaign(tmp_path / "d", arms)
+    assert read_csv_campaign(without, name=None, baseline=None, design=None).plan.design == "survey"
+    partly = campaign(tmp_path / "e", arms, {"pair": ["1", "1", "", "3", "3"]})
+    assert "column pair: empty in some lines" in refusal(partly)
 
 
 def test_designs_that_do_not_fit_are_refused(tmp_path: Path) -> None:

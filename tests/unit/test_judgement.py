@@ -11,6 +11,7 @@ import pytest
 from imported_parts import imported_pairs
 
 from harness.cli import main
+from harness.journal import json_sha256
 from harness.judgement import Measured, judge_directory
 from harness.schema import VerdictConfig
 
@@ -94,12 +95,44 @@ def test_without_a_journal_nothing_says_what_was_finished(
     assert "journal.jsonl: there is no such file" in shown
 
 
-def test_without_tokens_speeds_of_whole_cells_are_compared(campaign: Path) -> None:
-    for path in campaign.glob("cells/*/tokens.csv"):
-        path.unlink()
-    (verdict,) = judge_directory(campaign).verdicts
-    assert verdict.effect_pct == pytest.approx(-20, abs=2)
-    assert any("speeds of whole cells" in r for r in verdict.reasons)
+def test_tokens_that_are_gone_leave_the_cell_out(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is lost must never make a verdict better."""
+    first, second, *_ = sorted(campaign.glob("cells/*/tokens.csv"))
+    first.unlink()
+    second.write_text("")
+    out = report(capsys, str(campaign))
+    assert "cell 0 is left out" in out and "is gone, or empty" in out
+    assert "cell 1 is left out" in out
+
+
+def test_a_plan_that_is_not_what_the_campaign_began_with_is_refused(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = campaign / "plan.json"
+    stored = json.loads(path.read_bytes())
+    journal = campaign / "journal.jsonl"
+    lines = journal.read_text().splitlines()
+    began = {
+        "seq": len(lines),
+        "unix_s": 1.0,
+        "event": "campaign_started",
+        "plan_sha256": json_sha256(stored),
+    }
+    journal.write_text("\n".join([*lines, json.dumps(began)]) + "\n")
+    assert "the same as" in report(capsys, str(campaign))
+    stored["baseline"], stored["candidates"] = "C", ["B"]
+    path.write_text(json.dumps(stored))
+    shown = report(capsys, str(campaign), code=2)
+    assert "plan.json: is not what the campaign was started with" in shown
+
+
+def test_an_imported_campaign_is_not_resumed(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"resume={campaign}"]) == 2
+    assert "was imported; there is nothing to run in it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -115,13 +148,15 @@ def test_without_tokens_speeds_of_whole_cells_are_compared(campaign: Path) -> No
         ("config.yaml", "verdict: 3", "config.yaml: verdict: found 3"),
         ("config.yaml", "a: [", "config.yaml: not readable as YAML"),
         ("journal.jsonl", "{}\n{}\n", "journal.jsonl: line 1 is damaged"),
+        ("journal.jsonl", "", "journal.jsonl: is empty, but there are cells"),
+        ("config.yaml", "[1]", "config.yaml: found a list; needs keys and values"),
     ],
 )
 def test_a_damaged_file_is_one_line(
     campaign: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, words: str
 ) -> None:
     (campaign / file).write_text(content)
-    shown = report(capsys, str(campaign), code=1 if file == "journal.jsonl" else 2)
+    shown = report(capsys, str(campaign), code=1 if content == "{}\n{}\n" else 2)
     assert shown.startswith("harness: error: ")
     assert words in shown
     assert len(shown.splitlines()) == 1

@@ -7,10 +7,10 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_data import DATA
 
 from harness.analysis.counters import compare_work
 from harness.analysis.scenarios import CAPS_KHZ, SCENARIOS
@@ -19,7 +19,7 @@ from harness.analysis.simulate import WARMUP_TOKENS, Campaign, simulate
 from harness.jsonable import from_json, to_json
 from harness.records import CellRecord, DeviceState, Plan
 
-SHARED = Path("/work/shared/data/simulated")
+SHARED = DATA / "simulated"
 
 
 def walls(campaign: Campaign) -> Array:
