@@ -233,7 +233,7 @@ def test_the_verdict_stands_in_tags_metrics_and_words(runs: Path) -> None:
     assert data.tags["verdict.cache_half"] == "inconclusive"
     assert data.metrics["effect_pct.cache_half"] == -4.0
     assert data.metrics["sentinel_change_pct"] == 0.4
-    assert "**cache_half: inconclusive** (-4.0 % tok/s)" in data.tags["mlflow.note.content"]
+    assert "**cache_half: inconclusive**, -4.0 % tok/s" in data.tags["mlflow.note.content"]
     assert "- not beyond what two cells can show" in data.tags["mlflow.note.content"]
 
 

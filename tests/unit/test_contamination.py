@@ -185,8 +185,13 @@ def test_a_survey_has_no_coins_so_one_side_counts(tmp_path: Path) -> None:
         None,
         ("a",),
     )
+    walls = {r.index: series[r.index].wall_ms for r in records}
     cells = tuple(
-        ImportedCell(r, tuple({"wall_ms": w} for w in series[r.index].wall_ms.tolist()), {})
+        ImportedCell(
+            dataclasses.replace(r, metrics=Metrics(tok_s=1e3 / walls[r.index].mean())),
+            tuple({"wall_ms": w} for w in walls[r.index].tolist()),
+            {},
+        )
         for r in records
     )
     directory = write_campaign(Imported("s", plan, cells, {}), tmp_path)
