@@ -74,7 +74,9 @@ def _standing(plan: Plan, verdict: CampaignVerdict, own: CandidateVerdict) -> St
     ran = [p for p in rows if p.status != "incomplete"]
     looks = [look for look in verdict.looks if look.candidate == own.candidate]
     tests = [look for look in looks if look.alpha is not None]
-    decided = own.outcome in _FINAL or len(ran) >= budget
+    # after the last look nothing that is run can change the verdict
+    spent = len(tests) >= len(schedule.looks)
+    decided = own.outcome in _FINAL or spent or len(ran) >= budget
     coming = [look.clean_pairs for look in schedule.looks[len(tests) :]]
     effects = [p.effect_pct for p in ran if p.status == "clean" and p.effect_pct is not None]
     return Standing(

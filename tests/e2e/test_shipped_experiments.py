@@ -95,16 +95,16 @@ def test_a_comparison_runs_to_its_verdict(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(PAIRS))
 def test_pairs_run_and_are_judged_again_alike(name: str, tmp_path: Path) -> None:
-    """Four pairs cannot give p below 0.125: nothing is decided, whatever the machine does."""
-    short = ("cell.n_predict=200", "design.pairs=4")
+    """Three pairs cannot give p below 0.25: nothing is decided, whatever the machine does."""
+    short = ("cell.n_predict=200", "design.pairs=3")
     text, found, records = campaign(tmp_path / "runs", name, "tracking=off", *short)
-    assert len(records) == 8
+    assert len(records) == 6
     assert {r["status"] for r in records} == {"ok"}
     verdict = json.loads((found / "verdict.json").read_text())
     (v,) = verdict["verdicts"]
     assert v["outcome"] in ("inconclusive", "contaminated", "provisional_win", "provisional_loss")
-    assert len(verdict["pairs"]) == 4
-    assert text.count("left of the budget") + text.count("no more cells needed") >= 3
+    assert len(verdict["pairs"]) == 3
+    assert text.count("left of the budget") + text.count("no more cells needed") >= 2
     again = harness("report", str(found), "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout) == verdict

@@ -585,3 +585,20 @@ def test_a_standing_says_why_the_last_pair_is_out_and_that_a_look_is_out_of_reac
     assert "CPU quota" in words[4]
     assert "next look at 7 clean pairs, 4 to go" in words[4]
     assert "does not reach any more" in words[6]
+
+
+def test_after_the_last_look_no_more_pairs_are_needed() -> None:
+    """Whose verdict is open then stays open: all of the error is spent."""
+    for seed in range(40):
+        of = campaign("bursts", seed, -1.5)
+        whole = judge(of)
+        looks = [look for look in whole.looks if look.alpha is not None]
+        if len(looks) == 3 and looks[-1].decided is None:
+            break
+    else:
+        pytest.fail("no campaign of these is open after its last look")
+    at = looks[-1].pairs
+    early = judge((of[0], of[1][: 2 * at], of[2]))
+    assert only(early).outcome == only(whole).outcome == "inconclusive"
+    assert only(early).p == only(whole).p
+    assert decided_candidates(standings(of[0], early)) == {"C"}
