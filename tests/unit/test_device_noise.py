@@ -13,6 +13,9 @@ from harness.analysis.series import Array
 from harness.analysis.simulate import WARMUP_TOKENS, Campaign, simulate
 from harness.records import CellRecord, ProbeResult, Probes
 
+# simulations, drawings, fuzzing: seconds each; CI runs them all
+pytestmark = pytest.mark.slow
+
 
 def device(scenario: str, seed: int = 1) -> DeviceNoise:
     _, records, series = simulate(scenario, seed=seed)

@@ -91,6 +91,7 @@ def test_the_cells_of_an_experiment_decode_one_real_text(name: str, reference: M
     assert all(arm.text is None for arm in arms if arm.name.startswith(greedy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_prints_its_plan_and_makes_nothing(name: str, tmp_path: Path) -> None:
     words = [f"+experiment={name}", "plan_only=true", "model=reference", "engine.binary=/no/engine"]

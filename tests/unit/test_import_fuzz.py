@@ -25,6 +25,9 @@ from harness.importers.write import Imported
 from harness.jsonable import from_json, to_json
 from harness.records import CellRecord
 
+# simulations, drawings, fuzzing: seconds each; CI runs them all
+pytestmark = pytest.mark.slow
+
 SAMPLES = Path(__file__).parents[1] / "data" / "bmoe"
 TOKEN_FILES = [
     SAMPLES / "v0" / "qwen_c4000_l4.csv",

@@ -45,6 +45,9 @@ from harness.verdicts import (
     PairRow,
 )
 
+# simulations, drawings, fuzzing: seconds each; CI runs them all
+pytestmark = pytest.mark.slow
+
 TOKENS = 40
 ARMS = ("baseline", "fast", "other")
 

@@ -29,6 +29,9 @@ from harness.power.study import (
     smallest_effect,
 )
 
+# simulations, drawings, fuzzing: seconds each; CI runs them all
+pytestmark = pytest.mark.slow
+
 
 def write(runs_dir: Path, name: str, campaign: Campaign) -> Path:
     """A campaign directory as a run leaves it."""

@@ -19,6 +19,9 @@ from harness.analysis.simulate import WARMUP_TOKENS, Campaign, simulate
 from harness.jsonable import from_json, to_json
 from harness.records import CellRecord, DeviceState, Plan
 
+# simulations, drawings, fuzzing: seconds each; CI runs them all
+pytestmark = pytest.mark.slow
+
 SHARED = DATA / "simulated"
 
 

@@ -16,6 +16,9 @@ from harness.schema import VerdictConfig
 from harness.steering import Steering
 from harness.typed import from_mapping
 
+# simulations, drawings, fuzzing: seconds each; CI runs them all
+pytestmark = pytest.mark.slow
+
 
 class Bench:
     """A simulated campaign, run cell by cell as long as the steering wants cells."""
