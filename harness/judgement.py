@@ -196,12 +196,6 @@ def _began_with(directory: Path) -> str | None:
     return started[0].data.get("plan_sha256") if started else None
 
 
-def first_command(directory: Path) -> str | None:
-    """The command line that started a campaign, as its journal has it; None: it was imported."""
-    words = _overrides(directory)
-    return None if words is None else shlex.join(["python", "-m", "harness", *words])
-
-
 def final_command(directory: Path) -> str | None:
     """The command line that would give a final verdict on what a quick session compared."""
     words = _overrides(directory)

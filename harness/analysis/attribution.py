@@ -24,7 +24,7 @@ from harness.analysis.attribution_words import (
 from harness.analysis.cell_times import cell_times
 from harness.analysis.fault_cost import FaultCost, fault_cost
 from harness.analysis.probe_levels import noise_of, probe_levels
-from harness.analysis.randomisation import CoinTest, estimate
+from harness.analysis.randomisation import CoinTest, estimate, steady_stands
 from harness.analysis.series import Array, Series
 from harness.analysis.stalls_held import held_series
 from harness.analysis.wall_parts import WARM_UP_TOKENS, CellParts, cell_parts
@@ -219,8 +219,7 @@ def _as_the_verdict(
     cells, held = compared.cells, False
     if times.tokens is not None:
         steady = tested(times.tokens.steady)
-        fitted = steady.fit()
-        if fitted is not None and mean.p(fitted[0]) > compared.alpha:
+        if steady_stands(mean, steady, compared.alpha):
             splits = [c.split for c in cells]
             calm = held_series(series, splits, times.tokens.held_ms, first_token)
             test = steady

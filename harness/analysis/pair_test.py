@@ -12,7 +12,7 @@ import numpy as np
 from harness.analysis.blocks import Pair
 from harness.analysis.cell_times import CellTimes, cell_times
 from harness.analysis.probe_levels import noise_of, probe_levels
-from harness.analysis.randomisation import CoinTest, PValues, joint_p_values
+from harness.analysis.randomisation import CoinTest, PValues, joint_p_values, steady_stands
 from harness.analysis.series import Array, Series
 from harness.analysis.verdict_words import stalls_in_words
 from harness.looks import Look
@@ -181,14 +181,12 @@ class PairTest:
     def _chosen(self, mean: CoinTest, steady: CoinTest, alpha: float) -> tuple[CoinTest, PValues]:
         """Which time the effect is read from, and what its p-values are.
 
-        From the steady one, unless the mean contradicts what that says: then the change is not the
-        same for all tokens, and what counts is the mean. An effect is rejected where the larger of
-        both statistics rejects it, so that one which lives in stalls is not missed; against a mean
-        that contradicts, only where the mean does too.
+        From the steady one, unless the mean contradicts what that says. An effect is rejected where
+        the larger of both statistics rejects it, so that one which lives in stalls is not missed;
+        against a mean that contradicts, only where the mean does too.
         """
         tests = (mean, steady)
-        fitted = steady.fit()
-        if fitted is not None and mean.p(fitted[0]) > alpha:
+        if steady_stands(mean, steady, alpha):
             return steady, lambda effects: joint_p_values(tests, effects)
         return mean, lambda effects: np.maximum(
             joint_p_values(tests, effects), mean.p_values(effects)

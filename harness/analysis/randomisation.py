@@ -245,6 +245,15 @@ class CoinTest:
         return self._whitened[k]
 
 
+def steady_stands(mean: CoinTest, steady: CoinTest, alpha: float) -> bool:
+    """Whether the mean's own test allows the effect that the steady times show.
+
+    If not, the change is not the same for all tokens, and what counts is the mean.
+    """
+    fitted = steady.fit()
+    return fitted is not None and mean.p(fitted[0]) > alpha
+
+
 def joint_p_values(tests: Sequence[CoinTest], effects: Array) -> Array:
     """Two-sided p-values of one effect on all of several quantities of the same cells.
 
