@@ -281,8 +281,9 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
     from harness.device.launcher import Sampling
     from harness.journal import Journal
     from harness.judgement import Measured
-    from harness.session import ModelFiles, StopFlag, run_session
+    from harness.session import ModelFiles, run_session
     from harness.steering import Steering
+    from harness.stopping import StopFlag
     from harness.targets.local import LocalTarget
 
     model, stop = campaign.model, StopFlag()

@@ -45,4 +45,13 @@ class CellFinished:
     record: CellRecord
 
 
-SessionEvent = Waiting | CellStarted | CellProgress | CellFinished
+@dataclass(frozen=True)
+class CellRepeated:
+    """The cell under way does not count, for `reason`; it is run again after its pause."""
+
+    cell: PlannedCell
+    total: int
+    reason: str
+
+
+SessionEvent = Waiting | CellStarted | CellProgress | CellFinished | CellRepeated

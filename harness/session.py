@@ -7,13 +7,12 @@ why the cells are in this order nor what will be concluded from them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
+from pathlib import Path, PurePath
 
 from harness.build.types import EngineBuild
 from harness.collect import collect_cell
@@ -23,15 +22,25 @@ from harness.device.launcher import (
     Sampling,
     last_word,
     launcher_argv,
+    read_result,
 )
 from harness.engines import native
-from harness.engines.native_argv import engine_argv
+from harness.engines.native_argv import engine_argv, placed_arm
 from harness.errors import DeviceError, Interrupted, UsageError
-from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
+from harness.events import (
+    CellFinished,
+    CellRepeated,
+    CellStarted,
+    SessionEvent,
+    Waiting,
+)
 from harness.journal import Journal, finished_cells, json_sha256, write_atomically
 from harness.jsonable import to_json
 from harness.records import Arm, CellRecord, Plan, PlannedCell, Wait
-from harness.targets.local import LocalTarget, Running
+from harness.stopping import StopFlag
+from harness.targets.target import CellLost, Running, Target
+from harness.watching import Progress
+from harness.words import counted
 
 PROMPT = "prompt.txt"
 LOCK = ".cell.lock"
@@ -58,38 +67,6 @@ class ModelFiles:
     sha256: str | None
 
 
-class StopFlag:
-    """A request to stop, heeded within a fraction of a second: set it from a signal handler."""
-
-    def __init__(self) -> None:
-        """Not requested."""
-        self.reason: str | None = None
-
-    def request(self, reason: str) -> None:
-        """Ask the session to end; the first reason stands."""
-        self.reason = self.reason or reason
-
-    @contextlib.contextmanager
-    def on_signals(self) -> Iterator[None]:
-        """While inside, SIGINT, SIGTERM and SIGHUP request a stop (main thread only).
-
-        Under nohup, which has SIGHUP ignored, it stays ignored.
-        """
-
-        def handle(number: int, _frame: FrameType | None) -> None:
-            self.request(signal.Signals(number).name)
-
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        before = {number: signal.signal(number, handle) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 # --- the session ---------------------------------------------------------------------------------
 
 # Whether a cell is still wanted, given the records so far by index. Asked before each cell of the
@@ -105,7 +82,7 @@ def every_cell(_cell: PlannedCell, _records: Mapping[int, CellRecord]) -> bool:
 def run_session(
     plan: Plan,
     *,
-    target: LocalTarget,
+    target: Target,
     build: EngineBuild,
     model: ModelFiles,
     journal: Journal,
@@ -114,13 +91,17 @@ def run_session(
     evict_page_cache: bool = True,
     stop_when_baseline_fails: bool = True,
     wants: Wants = every_cell,
+    inputs: Mapping[str, str] | None = None,
+    max_repeats: int = 2,
     stop: StopFlag | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[CellRecord]:
     """Run the cells of `plan` that the journal does not say are finished; all records, in order.
 
-    Cells that `wants` turns down are passed over: once what they would show is known.
+    Paths of `build` and `model` are the target's; `inputs`: where texts and routes of the arms are
+    there, by their paths here. Cells that `wants` turns down are passed over: once what they would
+    show is known. A cell that was lost with the device is run again, `max_repeats` times at most.
 
     The pause before a cell is measured from the end of the one before; the first cell after a
     resume waits as well. Raises UsageError (settings that cannot act, or a resume with another
@@ -138,6 +119,8 @@ def run_session(
         evict_page_cache=evict_page_cache,
         stop_when_baseline_fails=stop_when_baseline_fails,
         wants=wants,
+        inputs=inputs or {},
+        max_repeats=max_repeats,
         stop=stop or StopFlag(),
         clock=clock,
         sleep=sleep,
@@ -148,7 +131,7 @@ def run_session(
 @dataclass
 class _Session:
     plan: Plan
-    target: LocalTarget
+    target: Target
     build: EngineBuild
     model: ModelFiles
     journal: Journal
@@ -157,6 +140,8 @@ class _Session:
     evict_page_cache: bool
     stop_when_baseline_fails: bool
     wants: Wants
+    inputs: Mapping[str, str]
+    max_repeats: int
     stop: StopFlag
     clock: Callable[[], float]
     sleep: Callable[[float], None]
@@ -175,6 +160,9 @@ class _Session:
                     self._check_opening(cell, records[cell.index])
         except (KeyboardInterrupt, Interrupted) as e:
             raise self._interrupted(str(e) or "SIGINT", len(records)) from e
+        except DeviceError as e:
+            self._note("campaign_stopped", reason=str(e))
+            raise
         if all(e.event != "campaign_finished" for e in self.journal.events):
             self.journal.append("campaign_finished", cells=len(records))
         return [records[index] for index in sorted(records)]
@@ -218,7 +206,6 @@ class _Session:
 
     def _check_opening(self, cell: PlannedCell, record: CellRecord) -> None:
         if self._failed_opening(cell, record):
-            self.journal.append("campaign_stopped", reason="the opening baseline failed")
             raise DeviceError(
                 f"the opening baseline {record.status}: {record.status_detail}; its files are in "
                 f"{self.journal.campaign_dir / 'cells' / _dir_name(cell)}"
@@ -233,19 +220,38 @@ class _Session:
         )
 
     def _interrupted(self, reason: str, finished: int) -> Interrupted:
-        """Journals the interruption, if the disk still takes it: it is no news worth an error."""
         under_way = None if self.cell is None else self.cell.index
-        with contextlib.suppress(DeviceError):
-            self.journal.append("campaign_interrupted", reason=reason, index=under_way)
+        self._note("campaign_interrupted", reason=reason, index=under_way)
         return Interrupted(
             f"interrupted ({reason}) with {finished} of {len(self.plan.cells)} cells finished; "
             f"go on with resume={self.journal.campaign_dir.name}"
         )
 
+    def _note(self, event: str, **data: object) -> None:
+        """Journal why the campaign ends, if the disk still takes it: no news worth an error."""
+        with contextlib.suppress(DeviceError):
+            self.journal.append(event, **data)
+
     # --- one cell ---
 
     def _run_cell(self, cell: PlannedCell, resumed: bool) -> CellRecord:
-        """From the pause before the cell to its record on disk."""
+        """The cell's record; what is lost with the device is run again."""
+        for repeats in itertools.count():
+            try:
+                return self._attempt(cell, resumed)
+            except CellLost as e:
+                self.last_end = self.clock()
+                self.journal.append("cell_lost", index=cell.index, cell=cell.name, reason=str(e))
+                self.on_event(CellRepeated(cell, len(self.plan.cells), str(e)))
+                if repeats >= self.max_repeats:
+                    raise DeviceError(
+                        f"cell {cell.name} was lost {counted(repeats + 1, 'time')} ({e}); "
+                        "what was measured before is kept"
+                    ) from e
+        raise AssertionError("unreachable")
+
+    def _attempt(self, cell: PlannedCell, resumed: bool) -> CellRecord:
+        """From the pause before the cell to its record on disk. Raises CellLost."""
         self.cell = cell
         began = self.clock() if self.last_end is None else self.last_end
         self._await_end_of_others()
@@ -260,6 +266,7 @@ class _Session:
         code = self._launch(cell, arm, argv, work_dir)
         self.last_end = self.clock()
         self.target.get(work_dir, cell_dir)
+        self._check_host_was_heard(cell_dir)
         if code == EXIT_RESULT_NOT_WRITTEN:
             self._check_space()
             raise DeviceError(f"cell {cell.name} could not be kept: {last_word(cell_dir)}")
@@ -325,10 +332,10 @@ class _Session:
             self._nap(STOP_POLL_S)
 
     @property
-    def _lock(self) -> Path:
+    def _lock(self) -> PurePath:
         return self.target.work_dir(self.journal.campaign_dir) / LOCK
 
-    def _prepare(self, cell: PlannedCell, arm: Arm, prompt: Path, work_dir: Path) -> None:
+    def _prepare(self, cell: PlannedCell, arm: Arm, prompt: Path, work_dir: PurePath) -> None:
         """Everything that costs time between the pause and the start of the launcher."""
         self._check_space()
         write_atomically(prompt, arm.prompt.encode())
@@ -337,17 +344,29 @@ class _Session:
         self.journal.append("cell_started", index=cell.index, cell=cell.name, page_cache=cache)
 
     def _check_space(self) -> None:
-        free = self.journal.free_bytes()
-        if free < MIN_FREE_BYTES:
-            raise DeviceError(
-                f"{self.journal.campaign_dir}: no space left on device ({free} bytes free); "
-                "what was finished is kept, make room and resume"
+        there = self.target.work_dir(self.journal.campaign_dir)
+        for place, free in (
+            (self.journal.campaign_dir, self.journal.free_bytes()),
+            (f"{self.target.id.name}: {there}", self.target.free_bytes(there)),
+        ):
+            if free < MIN_FREE_BYTES:
+                raise DeviceError(
+                    f"{place}: no space left on device ({free} bytes free); "
+                    "what was finished is kept, make room and resume"
+                )
+
+    def _check_host_was_heard(self, cell_dir: Path) -> None:
+        result = read_result(cell_dir)
+        if result is not None and result.host_lost:
+            raise CellLost(
+                f"{self.target.id.name}: {result.status_detail or 'did not hear from us'}"
             )
 
-    def _engine_argv(self, arm: Arm, work_dir: Path) -> list[str]:
-        return engine_argv(self.build.engine, self.model.path, work_dir / PROMPT, arm, work_dir)
+    def _engine_argv(self, arm: Arm, work_dir: PurePath) -> list[str]:
+        placed = placed_arm(arm, self.inputs)
+        return engine_argv(self.build.engine, self.model.path, work_dir / PROMPT, placed, work_dir)
 
-    def _launch(self, cell: PlannedCell, arm: Arm, argv: list[str], work_dir: Path) -> int:
+    def _launch(self, cell: PlannedCell, arm: Arm, argv: list[str], work_dir: PurePath) -> int:
         """Run the launcher to its end; its exit code. Never leaves it running."""
         command = launcher_argv(
             self.build.launcher,
@@ -360,11 +379,24 @@ class _Session:
             cgroup_mode=arm.cgroup_mode,
             time_limit_s=arm.time_limit_s,
         )
-        running = self.target.run(command, log=work_dir / LOG, lock=self._lock)
+        telemetry = work_dir / native.TELEMETRY
+        running = self.target.run(
+            command,
+            log=work_dir / LOG,
+            lock=self._lock,
+            tails={telemetry: TELEMETRY_TAIL_BYTES},
+        )
         try:
             self.on_event(CellStarted(cell, len(self.plan.cells)))
             deadline = self.clock() + arm.time_limit_s + OVERTIME_S
-            progress = _Progress(self, cell, arm.n_predict, work_dir / native.TELEMETRY)
+            progress = Progress(
+                cell,
+                len(self.plan.cells),
+                arm.n_predict,
+                telemetry=lambda: self.target.tail(telemetry, TELEMETRY_TAIL_BYTES),
+                on_event=self.on_event,
+                clock=self.clock,
+            )
             while running.poll() is None and self.clock() < deadline:
                 self._heed_stop()
                 progress.look()
@@ -384,36 +416,6 @@ class _Session:
                     running.kill()
                 time.sleep(POLL_S)
         return code
-
-
-class _Progress:
-    """Tells how far the engine is, from the tail of its telemetry, at most once a second."""
-
-    def __init__(self, session: _Session, cell: PlannedCell, n_predict: int, path: Path) -> None:
-        self._session = session
-        self._cell = cell
-        self._n_predict = n_predict
-        self._path = path
-        self._next_look = session.clock() + 1.0
-        self._last: tuple[float, int] | None = None
-
-    def look(self) -> None:
-        """Emit CellProgress when it is time and there is something new."""
-        now = self._session.clock()
-        if now < self._next_look:
-            return
-        self._next_look = now + 1.0
-        tokens = native.tokens_done(self._session.target.tail(self._path, TELEMETRY_TAIL_BYTES))
-        if tokens is None:
-            return
-        rate = None
-        if self._last is not None:
-            then, before = self._last
-            rate = (tokens - before) / (now - then)
-        self._last = (now, tokens)
-        self._session.on_event(
-            CellProgress(self._cell, len(self._session.plan.cells), tokens, self._n_predict, rate)
-        )
 
 
 def _dir_name(cell: PlannedCell) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from harness.errors import DeviceError
@@ -44,6 +44,7 @@ class LauncherResult:
     signal: int | None = None
     timed_out: bool | None = None
     interrupted: bool | None = None
+    host_lost: bool | None = None  # ended, as the harness was not heard of for the lease
     launcher_version: str | None = None
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
@@ -65,12 +66,12 @@ class LauncherResult:
 
 
 def launcher_argv(
-    launcher: Path,
-    work_dir: Path,
+    launcher: PurePath,
+    work_dir: PurePath,
     program: list[str],
     *,
     sampling: Sampling,
-    probe_file: Path | None,
+    probe_file: PurePath | None,
     data_limit_bytes: int | None,
     cgroup_limit_bytes: int | None,
     cgroup_mode: CgroupMode,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 
 from harness.engine_flags import conflict
 from harness.engines.native import STATS, TELEMETRY, TOKENS
 from harness.errors import UsageError
-from harness.records import Arm
+from harness.records import Arm, GivenText
 
 # flag, setting, and the value of the setting for which the flag is given
 _SWITCHES = (
@@ -40,7 +42,34 @@ _VALUES = (
 _DECODING_SWITCHES = (("--no-eog", "no_eog", True), ("--predict-log", "predict_log", True))
 
 
-def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir: Path) -> list[str]:
+def input_files(arm: Arm) -> tuple[str, ...]:
+    """The files besides model and prompt that the arm's engine reads: paths on this machine."""
+    texts = [text.path for text in (arm.text, arm.perplexity) if text is not None]
+    routes = arm.engine.forced_routes
+    return (*texts, *([] if routes is None else [routes]))
+
+
+def placed_arm(arm: Arm, places: Mapping[str, str]) -> Arm:
+    """The arm as its command line is on a target where its files are in other places."""
+
+    def text(given: GivenText | None) -> GivenText | None:
+        if given is None:
+            return None
+        return dataclasses.replace(given, path=places.get(given.path, given.path))
+
+    routes = arm.engine.forced_routes
+    placed = None if routes is None else places.get(routes, routes)
+    return dataclasses.replace(
+        arm,
+        text=text(arm.text),
+        perplexity=text(arm.perplexity),
+        engine=dataclasses.replace(arm.engine, forced_routes=placed),
+    )
+
+
+def engine_argv(
+    engine: PurePath, model: PurePath, prompt_file: PurePath, arm: Arm, out_dir: PurePath
+) -> list[str]:
     """The engine's command line for one cell; every setting that is not None is spelt out.
 
     Raises UsageError for settings that cannot act together.
@@ -65,12 +94,14 @@ def engine_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm, out_dir:
     return [*argv, "--telemetry", str(out_dir / TELEMETRY)]
 
 
-def plan_memory_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
+def plan_memory_argv(
+    engine: PurePath, model: PurePath, prompt_file: PurePath, arm: Arm
+) -> list[str]:
     """Asks for the memory plan of the same cell; nothing is decoded, so nothing of that is said."""
     return [*_common_argv(engine, model, prompt_file, arm), "--plan-memory"]
 
 
-def _common_argv(engine: Path, model: Path, prompt_file: Path, arm: Arm) -> list[str]:
+def _common_argv(engine: PurePath, model: PurePath, prompt_file: PurePath, arm: Arm) -> list[str]:
     s = arm.engine
     found = conflict(vars(s))
     if found is not None:

@@ -26,7 +26,14 @@ from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import details_in_words, levels_in_words
 from harness.analysis.standing import Standing, standing_in_words
 from harness.analysis.verdict_words import numbers_in_words
-from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
+from harness.events import (
+    CellFinished,
+    CellProgress,
+    CellRepeated,
+    CellStarted,
+    SessionEvent,
+    Waiting,
+)
 from harness.looks import look_schedule
 from harness.records import CellRecord, Coins, Plan, Prediction
 from harness.report.tables import (
@@ -40,7 +47,7 @@ from harness.report.tables import (
     table_of,
 )
 from harness.verdicts import CampaignVerdict, CandidateVerdict
-from harness.words import counted
+from harness.words import counted, duration
 
 # wide enough that no table wraps in a log file
 PLAIN_WIDTH = 200
@@ -212,6 +219,8 @@ class Terminal:
             self._started(event)
         elif isinstance(event, CellProgress):
             self._progress(event)
+        elif isinstance(event, CellRepeated):
+            self.say(f"{_place(event)}: does not count ({event.reason}); it is run again", "yellow")
         else:
             self._finished(event)
 
@@ -351,14 +360,14 @@ def _time_expected(plan: Plan, seconds: Mapping[str, float]) -> str:
     total = waits + sum(seconds.get(cell.arm, 0.0) for cell in plan.cells)
     most = "at most " if plan.coins is not None else ""  # it ends when it is decided
     if not unknown:
-        return f"time expected: {most}{_duration(round(total))}, by earlier campaigns"
+        return f"time expected: {most}{duration(round(total))}, by earlier campaigns"
     limits = sum(plan.arms[name].time_limit_s for name in unknown)
-    known = f"{_duration(waits)} of waits"
+    known = f"{duration(waits)} of waits"
     if len(unknown) < len(plan.cells):
-        known = f"{_duration(round(total))} of waits and cells that ran before"
+        known = f"{duration(round(total))} of waits and cells that ran before"
     return (
         f"time expected: {most}{known}; {counted(len(unknown), 'cell')} unknown, "
-        f"at most {_duration(limits)} by their time limits"
+        f"at most {duration(limits)} by their time limits"
     )
 
 
@@ -377,16 +386,3 @@ def _done(record: CellRecord) -> str:
 
 def _number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:g} s"
-    big, small, names = (
-        (*divmod(whole, 60), ("min", "s"))
-        if whole < 3600
-        else (*divmod(whole // 60, 60), ("h", "min"))
-    )
-    return f"{big} {names[0]}" + (f" {small} {names[1]}" if small else "")

@@ -1,41 +1,32 @@
-"""The machine the harness itself runs on. Touches processes, files and the page cache.
-
-Its methods are those that a remote target can offer too: paths name files on the target, `run`
-starts a program that goes on by itself, and everything the program has to say is in its files.
-"""
+"""The machine the harness itself runs on. Touches processes, files and the page cache."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import fcntl
+import json
 import mmap
 import os
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path, PurePath
 
+from harness.engine_env import engine_environment
 from harness.errors import DeviceError
 from harness.records import TargetId
+from harness.targets.link import Finished
+from harness.targets.lockfile import DEFAULT_LOCK, busy, open_lock
+from harness.targets.target import Owner, PageCache
 
 
-@dataclass(frozen=True)
-class PageCache:
-    """Bytes of some files that were in the page cache before and after they were evicted.
-
-    None: this system does not tell.
-    """
-
-    before_bytes: int | None
-    after_bytes: int | None
-
-
-class Running:
-    """A program on the target, from its start to its end."""
+class LocalRunning:
+    """A program of this machine, a child of ours, from its start to its end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         """Made by `LocalTarget.run`."""
@@ -43,7 +34,7 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Process id on the target."""
+        """Process id."""
         return self._process.pid
 
     def poll(self) -> int | None:
@@ -62,38 +53,83 @@ class Running:
 
 
 class LocalTarget:
-    """Put, get and run on this machine."""
+    """`Target` on this machine; see there."""
 
-    def __init__(self) -> None:
-        """No settings: there is one local machine."""
-        self.id = TargetId("local", socket.gethostname())
+    def __init__(self, name: str | None = None, device_lock: str | None = None) -> None:
+        """`name`: in records, by default the host's; `device_lock`: see conf/target/local.yaml."""
+        self.id = TargetId("local", name or socket.gethostname())
+        self._device_lock = Path(device_lock or DEFAULT_LOCK)
+        self._lock_fd: int | None = None
+
+    def call(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
+        """Run a program to its end. Raises DeviceError when it cannot start, or takes too long."""
+        try:
+            done = subprocess.run(
+                list(argv),
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+                input=stdin,
+                env=engine_environment(),
+            )
+        except subprocess.TimeoutExpired:
+            raise DeviceError(f"{argv[0]}: gave no answer in {timeout_s:g} s") from None
+        except OSError as e:
+            raise DeviceError(f"{argv[0]}: cannot be run: {e.strerror}") from e
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def claim(self, owner: Owner) -> None:
+        """Hold the device's lock; the kernel lets it go when this process ends, however it ends."""
+        fd = open_lock(self._device_lock)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = os.pread(fd, 65536, 0)
+            os.close(fd)
+            raise busy(self.id.name, held, time.monotonic()) from None
+        self._lock_fd = fd
+        about = {
+            "owner": asdict(owner),
+            "pid": os.getpid(),
+            "since_unix_s": time.time(),
+            "since_monotonic_ms": int(time.monotonic() * 1e3),
+        }
+        with contextlib.suppress(OSError):  # the lock holds; what it says is for people
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(about).encode(), 0)
+
+    def install(self, file: Path, sha256: str) -> PurePath:
+        """It is here already."""
+        return file
 
     def work_dir(self, cell_dir: Path) -> Path:
-        """Where on the target the cell whose files shall end up in `cell_dir` is to run."""
+        """The cell runs where its files shall end up."""
         return cell_dir.absolute()
 
-    def put(self, source: Path, destination: Path) -> None:
-        """Copy a file from here to the target, unless it is there already. Raises DeviceError."""
-        _copy(source, destination)
+    def put(self, source: Path, destination: PurePath) -> None:
+        """Copy a file, unless it is there already."""
+        _copy(source, Path(destination))
 
-    def get(self, source_dir: Path, destination_dir: Path) -> None:
-        """Copy the files of a directory on the target to here. Raises DeviceError."""
+    def get(self, source_dir: PurePath, destination_dir: Path) -> None:
+        """Copy the files of a directory, unless it is the same."""
         if source_dir != destination_dir.absolute():
-            for source in sorted(source_dir.iterdir()):
+            for source in sorted(Path(source_dir).iterdir()):
                 _copy(source, destination_dir / source.name)
 
-    def run(self, argv: Sequence[str], *, log: Path, lock: Path) -> Running:
-        """Start a program in a session of its own; its stdout and stderr go to `log`.
-
-        `lock` is a file that stays locked for as long as the program or anything that it started
-        lives, even when the harness is gone: see `is_locked`. Raises DeviceError when it cannot
-        be started.
-        """
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        log: PurePath,
+        lock: PurePath,
+        tails: Mapping[PurePath, int],
+    ) -> LocalRunning:
+        """Start a program in a session of its own; `lock` stays held while a descendant lives."""
         try:
             lock_fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                with log.open("wb") as out:
+                with Path(log).open("wb") as out:
                     process = subprocess.Popen(
                         list(argv),
                         stdin=subprocess.DEVNULL,
@@ -106,9 +142,9 @@ class LocalTarget:
                 os.close(lock_fd)
         except OSError as e:
             raise DeviceError(f"cannot start {argv[0]}: {e.strerror} ({e.filename})") from e
-        return Running(process)
+        return LocalRunning(process)
 
-    def is_locked(self, lock: Path) -> bool:
+    def is_locked(self, lock: PurePath) -> bool:
         """Does a program started with this lock, or a descendant of one, still live?"""
         try:
             fd = os.open(lock, os.O_RDWR)
@@ -122,24 +158,24 @@ class LocalTarget:
             os.close(fd)
         return False
 
-    def end_holders(self, lock: Path) -> None:
+    def end_holders(self, lock: PurePath) -> None:
         """Ask the programs that keep a lock to end (SIGTERM): those that have the file open."""
         for process in Path("/proc").glob("[0-9]*"):
-            if int(process.name) != os.getpid() and _has_open(process, lock):
+            if int(process.name) != os.getpid() and _has_open(process, Path(lock)):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(int(process.name), signal.SIGTERM)
 
-    def tail(self, path: Path, size: int) -> bytes:
+    def tail(self, path: PurePath, size: int) -> bytes:
         """The last `size` bytes of a file that may still grow; nothing when it is absent."""
         try:
-            with path.open("rb") as f:
+            with Path(path).open("rb") as f:
                 f.seek(0, os.SEEK_END)
                 f.seek(max(0, f.tell() - size))
                 return f.read(size)
         except FileNotFoundError:
             return b""
 
-    def evict_page_cache(self, files: Iterable[Path]) -> PageCache:
+    def evict_page_cache(self, files: Iterable[PurePath]) -> PageCache:
         """Drop files from the page cache, so that a cell reads them from storage again.
 
         Raises DeviceError when a file cannot be read. Pages that another process has mapped stay;
@@ -162,8 +198,21 @@ class LocalTarget:
                 raise DeviceError(f"cannot evict {path} from the page cache: {e.strerror}") from e
         return PageCache(before, after)
 
+    def free_bytes(self, directory: PurePath) -> int:
+        """Space left for files below a directory that exists."""
+        try:
+            stat = os.statvfs(directory)
+        except OSError as e:
+            raise DeviceError(f"{directory}: {e.strerror}") from e
+        return stat.f_bavail * stat.f_frsize
+
     def close(self) -> None:
-        """Nothing to release here."""
+        """Let the device go."""
+        if self._lock_fd is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock_fd, 0)
+            os.close(self._lock_fd)
+            self._lock_fd = None
 
 
 def _plus(total: int | None, more: int | None) -> int | None:

@@ -7,7 +7,7 @@ say is in its files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -24,6 +24,17 @@ class CellLost(HarnessError):  # noqa: N818 - nothing is wrong with the cell
 
 class DeviceBusy(DeviceError):  # noqa: N818
     """Another campaign measures on the device; the message names it."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who measures on a device. `token` tells one campaign from another; a resumed one keeps it."""
+
+    token: str
+    user: str
+    host: str
+    pid: int
+    directory: str  # of the campaign, on `host`
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,16 @@ class Target(Protocol):
     id: TargetId
 
     def call(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
-        """Run a short program there, to its end."""
+        """Run a short program there, to its end, without settings of the user's for engines."""
+
+    def claim(self, owner: Owner) -> None:
+        """Take the device for one campaign, until `close` or until the harness is gone.
+
+        Raises DeviceBusy when another campaign has it.
+        """
+
+    def install(self, file: Path, sha256: str) -> PurePath:
+        """Where on the target a file with this content is for good; it is put there when absent."""
 
     def work_dir(self, cell_dir: Path) -> PurePath:
         """Where on the target the cell whose files shall end up in `cell_dir` is to run."""
@@ -70,11 +90,18 @@ class Target(Protocol):
     def get(self, source_dir: PurePath, destination_dir: Path) -> None:
         """Copy the files of a directory on the target to here, whole and checked."""
 
-    def run(self, argv: Sequence[str], *, log: PurePath, lock: PurePath) -> Running:
-        """Start a program in a session of its own; its stdout and stderr go to `log`.
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        log: PurePath,
+        lock: PurePath,
+        tails: Mapping[PurePath, int],
+    ) -> Running:
+        """Start the launcher in a session of its own; its stdout and stderr go to `log`.
 
         `lock` is a file that stays locked for as long as the program lives, even when the harness
-        is gone: see `is_locked`.
+        is gone: see `is_locked`. `tails`: the files of which `tail` will be asked, and bytes.
         """
 
     def is_locked(self, lock: PurePath) -> bool:
@@ -84,7 +111,10 @@ class Target(Protocol):
         """Ask the programs that keep a lock to end (SIGTERM)."""
 
     def tail(self, path: PurePath, size: int) -> bytes:
-        """The last `size` bytes of a file that may still grow, as far as they are known here."""
+        """The last `size` bytes of a file that may still grow, as far as they are known here.
+
+        Of a device: of a file among the `tails` of what runs, as it was about a second ago.
+        """
 
     def evict_page_cache(self, files: Iterable[PurePath]) -> PageCache:
         """Drop files from the page cache, so that a cell reads them from storage again."""

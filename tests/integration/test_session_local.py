@@ -24,7 +24,8 @@ from harness.errors import DeviceError
 from harness.events import CellProgress, SessionEvent
 from harness.journal import Event, Journal, load_records, read_journal
 from harness.records import CellRecord, Plan
-from harness.session import ModelFiles, StopFlag, run_session
+from harness.session import ModelFiles, run_session
+from harness.stopping import StopFlag
 from harness.targets.local import LocalTarget
 
 REPO = Path(__file__).resolve().parents[2]
@@ -339,7 +340,7 @@ def test_an_engine_outlives_a_killed_harness_by_little(tmp_path: Path, launcher:
 def test_an_orphaned_launcher_is_ended_before_the_next_cell(tmp_path: Path, launcher: Path) -> None:
     """What a harness killed in the instant of starting a launcher leaves behind."""
     lock = tmp_path / ".cell.lock"
-    orphan = LocalTarget().run(["sleep", "600"], log=tmp_path / "log", lock=lock)
+    orphan = LocalTarget().run(["sleep", "600"], log=tmp_path / "log", lock=lock, tails={})
     assert LocalTarget().is_locked(lock)
     began = time.monotonic()
     assert {r.status for r in run(tmp_path, make_plan(make_arm()), launcher)} == {"ok"}

@@ -19,8 +19,10 @@ from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.journal import Journal, load_records, read_journal
 from harness.records import CellRecord, Plan, PlannedCell
-from harness.session import ModelFiles, StopFlag, run_session
-from harness.targets.local import LocalTarget, PageCache, Running
+from harness.session import ModelFiles, run_session
+from harness.stopping import StopFlag
+from harness.targets.local import LocalTarget
+from harness.targets.target import PageCache, Running
 
 CELL_S = 5.0  # how long a scripted cell takes on the made-up clock
 
@@ -71,7 +73,9 @@ class ScriptedTarget(LocalTarget):
         self.locked_until = 0.0
         self.on_start: Callable[[Path], None] = lambda _dir: None
 
-    def run(self, argv: Sequence[str], *, log: Path, lock: Path) -> Running:
+    def run(
+        self, argv: Sequence[str], *, log: Path, lock: Path, tails: Mapping[Path, int]
+    ) -> Running:
         work_dir = log.parent
         self.started.append((self.clock.now, work_dir.name))
         self.on_start(work_dir)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import DeviceError
-from harness.targets.local import LocalTarget, PageCache
+from harness.targets.local import LocalTarget
+from harness.targets.target import PageCache
 
 TARGET = LocalTarget()
 
@@ -46,7 +47,7 @@ def test_what_lies_elsewhere_is_got(tmp_path: Path) -> None:
 def test_a_program_runs_by_itself_with_its_words_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     argv = ["sh", "-c", "echo out; echo err >&2; exit 7"]
-    running = TARGET.run(argv, log=log, lock=tmp_path / "lock")
+    running = TARGET.run(argv, log=log, lock=tmp_path / "lock", tails={})
     wait_until(lambda: running.poll() is not None)
     assert running.poll() == 7
     assert log.read_text() == "out\nerr\n"
@@ -56,7 +57,7 @@ def test_the_lock_lives_as_long_as_any_descendant(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     assert not TARGET.is_locked(lock)
     argv = ["sh", "-c", "sleep 1 & exit 0"]
-    running = TARGET.run(argv, log=tmp_path / "log", lock=lock)
+    running = TARGET.run(argv, log=tmp_path / "log", lock=lock, tails={})
     wait_until(lambda: running.poll() == 0)
     assert TARGET.is_locked(lock)
     wait_until(lambda: not TARGET.is_locked(lock))
@@ -67,7 +68,7 @@ def test_the_lock_outlives_the_process_that_started_the_program(tmp_path: Path) 
 from pathlib import Path
 from harness.targets.local import LocalTarget
 d = Path({str(tmp_path)!r})
-LocalTarget().run(["sleep", "60"], log=d / "log", lock=d / "lock")
+LocalTarget().run(["sleep", "60"], log=d / "log", lock=d / "lock", tails={{}})
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     assert TARGET.is_locked(tmp_path / "lock")
@@ -76,8 +77,8 @@ LocalTarget().run(["sleep", "60"], log=d / "log", lock=d / "lock")
 
 
 def test_ending_holders_leaves_others_alone(tmp_path: Path) -> None:
-    mine = TARGET.run(["sleep", "60"], log=tmp_path / "log", lock=tmp_path / "mine")
-    other = TARGET.run(["sleep", "60"], log=tmp_path / "log", lock=tmp_path / "other")
+    mine = TARGET.run(["sleep", "60"], log=tmp_path / "log", lock=tmp_path / "mine", tails={})
+    other = TARGET.run(["sleep", "60"], log=tmp_path / "log", lock=tmp_path / "other", tails={})
     TARGET.end_holders(tmp_path / "mine")
     wait_until(lambda: mine.poll() is not None)
     assert other.poll() is None

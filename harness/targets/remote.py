@@ -1,0 +1,400 @@
+"""A device behind a link: `Target` by means of the launcher that was put there.
+
+A program that was started goes on when the link breaks, and a link that broke is made again; only
+when the device stays away for `reconnect_s` does anything fail. Should this process die, the device
+ends our programs `lease_s` after it last heard from us (`heart`).
+
+On the device, below `dir`: `files/<sha256>/NAME` what was installed (engine, model, texts);
+`campaigns/<id>/` the work directories of a campaign, its cells' lock and its beat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, TypeVar
+
+from harness.errors import DeviceError, HarnessError
+from harness.records import TargetId
+from harness.targets.heart import Heart, Pulse
+from harness.targets.link import Finished, Link, LinkLost
+from harness.targets.lockfile import busy
+from harness.targets.remote_files import RemoteFiles
+from harness.targets.target import CellLost, DeviceBusy, Owner, PageCache
+from harness.words import duration
+
+T = TypeVar("T")
+
+CELL_LOCK = ".cell.lock"
+BEAT = "beat"
+EXIT_BUSY = 7
+CALL_S = 60.0
+MAX_BACKOFF_S = 5.0
+# so often in a row may the same thing be interrupted
+MAX_INTERRUPTIONS = 20
+
+
+class RemoteRunning:
+    """A launcher on the device, found again after a break by the lock that it holds."""
+
+    def __init__(self, target: RemoteTarget, work_dir: PurePath, lock: PurePath, pid: int) -> None:
+        """Made by `RemoteTarget.run`."""
+        self._target = target
+        self._work_dir = work_dir
+        self._lock = lock
+        self._pid = pid
+        self._boot = target.boot_id
+
+    def poll(self) -> int | None:
+        """0 when it has left a result, -1 when it has ended without; None while it runs.
+
+        Raises CellLost when the device has restarted meanwhile; DeviceError when it stays away.
+        """
+        pulse = self._target.pulse()
+        if self._target.boot_id != self._boot:
+            raise CellLost(f"{self._target.id.name}: the device restarted during the cell")
+        if pulse.running:
+            return None
+        return 0 if self._target.exists(self._work_dir / "result.json") else -1
+
+    def terminate(self) -> None:
+        """Ask it to end; on a device that is away it ends by itself."""
+        with contextlib.suppress(DeviceError):
+            self._target.verb("end", str(self._lock), retry=False)
+
+    def kill(self) -> None:
+        """End the launcher, and with it the engine; on a device that is away both end anyway."""
+        with contextlib.suppress(DeviceError):
+            if self._target.is_locked(self._lock):
+                self._target.call(["kill", "-9", str(self._pid)], timeout_s=CALL_S)
+
+
+class RemoteTarget:
+    """`Target` on a device; see there. Used by one thread; `nap` and `say` may be replaced."""
+
+    def __init__(
+        self,
+        link: Link,
+        kind: str,
+        name: str,
+        *,
+        directory: str,
+        device_lock: str,
+        lease_s: float,
+        reconnect_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`directory`: of ours on the device, absolute or below the home directory there."""
+        self.id = TargetId(kind, name)
+        self.nap: Callable[[float], None] = time.sleep
+        self.say: Callable[[str], None] = lambda _line: None
+        self.on_transfer: Callable[[str, int, int], None] = lambda _name, _done, _total: None
+        self.boot_id = ""
+        self._link = link
+        self._device_lock = device_lock
+        self._lease_s = lease_s
+        self._reconnect_s = reconnect_s
+        self._clock = clock
+        self._launcher: PurePosixPath | None = None
+        self._owner: Owner | None = None
+        self._holder: int | None = None
+        self._heart: Heart | None = None
+        self._tails: dict[PurePath, int] = {}
+        self._interruptions = 0
+        home = self.call(["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && pwd -P', "sh", directory])
+        if home.code != 0 or not home.stdout.endswith(b"\n"):
+            raise DeviceError(
+                f"{name}: {directory} cannot be made there: {_last_line(home)}; "
+                "choose another with target.dir=DIR"
+            )
+        self.home = PurePosixPath(os.fsdecode(home.stdout[:-1]))
+        self._files = RemoteFiles(self)
+
+    # --- programs ---
+
+    def call(
+        self, argv: Sequence[str], *, timeout_s: float = CALL_S, stdin: bytes = b""
+    ) -> Finished:
+        """Run a short program to its end; after a break in the link it is run again."""
+        return self.steadily(lambda: self._link.call(argv, timeout_s=timeout_s, stdin=stdin))
+
+    def verb(self, *args: str, timeout_s: float = CALL_S, retry: bool = True) -> dict[str, Any]:
+        """What the launcher answers to a verb (docs/launcher.md). Raises DeviceError."""
+        argv = [str(self._installed_launcher()), *args]
+        if retry:
+            done = self.call(argv, timeout_s=timeout_s)
+        else:
+            done = self._link.call(argv, timeout_s=timeout_s)
+        return self._answer(args[0], done)
+
+    def _answer(self, name: str, done: Finished, also: tuple[int, ...] = ()) -> dict[str, Any]:
+        if done.code != 0 and done.code not in also:
+            raise DeviceError(f"{self.id.name}: {name}: {_last_line(done)}")
+        try:
+            answer = json.loads(done.stdout)
+            if not isinstance(answer, dict):
+                raise ValueError("not an object")
+        except ValueError:
+            raise DeviceError(
+                f"{self.id.name}: the launcher there answered {done.stdout[:80]!r} to {name}"
+            ) from None
+        return answer
+
+    def install_launcher(self, file: Path, sha256: str) -> PurePath:
+        """As `install`, for the program by which the rest is done."""
+        self._launcher = None
+        place = self._files.place(file, sha256)
+        if self.call([str(place), "--version"]).code != 0:
+            self._files.send(file, place, executable=True)
+        self._launcher = place
+        answer = self._files.digests(place)
+        if answer.get(place.name) != sha256:
+            self._files.send(file, place, executable=True)
+            if self._files.digests(place).get(place.name) != sha256:
+                raise DeviceError(f"{self.id.name}: {place} does not arrive there as it was sent")
+        return place
+
+    def _installed_launcher(self) -> PurePosixPath:
+        if self._launcher is None:
+            raise DeviceError(f"{self.id.name}: the launcher has not been put there yet")
+        return self._launcher
+
+    # --- the device as a whole ---
+
+    def claim(self, owner: Owner) -> None:
+        """Take the device's lock, held there by a process of ours, and start to beat."""
+        self._owner = owner
+        self._ensure_dir(self._campaign)
+        try:
+            self.steadily(self._hold)
+        except DeviceBusy:
+            self.call(["rmdir", "--", str(self._campaign)])
+            self._owner = None
+            raise
+        self.steadily(self._start_heart)
+
+    @property
+    def _campaign(self) -> PurePosixPath:
+        if self._owner is None:
+            raise DeviceError(f"{self.id.name}: not claimed")
+        return self.home / "campaigns" / self._owner.token
+
+    def _hold(self) -> None:
+        """Hold the device's lock, still or again; raises DeviceBusy."""
+        assert self._owner is not None  # noqa: S101 - called by `claim` and after it
+        args = ["hold", "--lock", self._device_lock]
+        args += ["--owner", json.dumps(dataclasses.asdict(self._owner))]
+        args += ["--beat-file", str(self._campaign / BEAT), "--lease-s", f"{self._lease_s:g}"]
+        args += ["--while", str(self._campaign / CELL_LOCK)]
+        args += ["--log", str(self._campaign / "hold.txt")]
+        done = self._link.call([str(self._installed_launcher()), *args], timeout_s=CALL_S)
+        answer = self._answer("hold", done, also=(EXIT_BUSY,))
+        if not answer.get("held"):
+            age = answer.get("age_s")
+            by = answer.get("by")
+            since = by.get("since_monotonic_ms") if isinstance(by, dict) else None
+            now = since / 1e3 + age if since is not None and age is not None else None
+            raise busy(self.id.name, json.dumps(by).encode(), now)
+        self._holder = answer.get("pid")
+
+    def _start_heart(self) -> None:
+        if self._heart is not None:
+            self._heart.stop()
+        argv = [str(self._installed_launcher()), "attend"]
+        argv += ["--lock", str(self._campaign / CELL_LOCK)]
+        argv += ["--beat-file", str(self._campaign / BEAT)]
+        for path, size in self._tails.items():
+            argv += ["--tail", str(path), str(size)]
+        self._heart = Heart(self._link.open(argv), silent_s=min(10.0, self._lease_s / 2))
+        self.boot_id = self._heart.first_pulse().boot_id
+
+    def pulse(self) -> Pulse:
+        """The last answer of the device; after a break the first since."""
+
+        def ask() -> Pulse:
+            if self._heart is None or self._heart.pulse is None:
+                raise LinkLost("the device is not attended")
+            return self._heart.pulse
+
+        return self.steadily(ask)
+
+    # --- when the link breaks ---
+
+    def steadily(self, action: Callable[[], T]) -> T:
+        """Do something on the link that may be done again; over every break, up to a limit."""
+        while True:
+            try:
+                if self._heart is not None and self._heart.lost is not None:
+                    raise LinkLost(self._heart.lost)
+                result = action()
+            except LinkLost as e:
+                self._interruptions += 1
+                if self._interruptions > MAX_INTERRUPTIONS:
+                    raise DeviceError(
+                        f"{self.id.name}: the connection broke {MAX_INTERRUPTIONS} times in a row "
+                        f"({e}); what was measured is kept"
+                    ) from e
+                self._recover(str(e))
+            else:
+                self._interruptions = 0
+                return result
+
+    def _recover(self, reason: str) -> None:
+        """Connect again, within `reconnect_s`, and take up what was held before."""
+        if self._heart is not None:
+            heart, self._heart = self._heart, None
+            heart.stop()
+        began, backoff = self._clock(), 0.5
+        self.say(f"{self.id.name}: connection lost ({reason}); connecting again")
+        while True:
+            try:
+                self._link.reconnect()
+                if self._owner is not None and self._launcher is not None:
+                    self._hold()
+                    self._start_heart()
+                break
+            except LinkLost as e:
+                away = self._clock() - began
+                if away > self._reconnect_s:
+                    raise DeviceError(
+                        f"{self.id.name}: no connection for {duration(away)}: {e}; the device ends "
+                        f"what we started there {self._lease_s:g} s after it last heard from us; "
+                        "what was measured is kept"
+                    ) from e
+                self.nap(backoff)
+                backoff = min(2 * backoff, MAX_BACKOFF_S)
+        self.say(f"{self.id.name}: connected again after {duration(self._clock() - began)}")
+
+    # --- files ---
+
+    def transfer(self, source: Path, destination: str) -> None:
+        """Copy a file there; a break is gone on from, where the link can."""
+
+        def tell(done: int, total: int) -> None:
+            self.on_transfer(source.name, done, total)
+
+        self.steadily(lambda: self._link.put(source, destination, tell))
+
+    def fetch(self, source: str, destination: Path) -> None:
+        """Copy a file from there."""
+        self.steadily(lambda: self._link.get(source, destination))
+
+    def install(self, file: Path, sha256: str) -> PurePath:
+        """Where a file with this content is for good; it is put there when absent, and checked."""
+        return self._files.install(file, sha256, executable=os.access(file, os.X_OK))
+
+    def work_dir(self, cell_dir: Path) -> PurePath:
+        """`cells/NN-name` of the campaign's directory becomes that of its directory there."""
+        if self._owner is None:
+            raise DeviceError(f"{self.id.name}: not claimed")
+        return self._campaign / cell_dir.absolute().relative_to(self._owner.directory).as_posix()
+
+    def put(self, source: Path, destination: PurePath) -> None:
+        """Copy a small file, such as a prompt; its directory is made."""
+        self._ensure_dir(destination.parent)
+        self._files.send(source, PurePosixPath(destination))
+
+    def get(self, source_dir: PurePath, destination_dir: Path) -> None:
+        """Copy the files of a directory to here, each checked by its hash; then remove it."""
+        self._files.fetch_all(PurePosixPath(source_dir), destination_dir)
+        self._remove(source_dir)
+
+    def exists(self, path: PurePath) -> bool:
+        """Is there something of that name?"""
+        return self.call(["test", "-e", str(path)]).code == 0
+
+    def _ensure_dir(self, directory: PurePath) -> None:
+        done = self.call(["mkdir", "-p", "--", str(directory)])
+        if done.code != 0:
+            raise DeviceError(f"{self.id.name}: {directory} cannot be made: {_last_line(done)}")
+
+    def _remove(self, directory: PurePath) -> None:
+        self.call(["rm", "-rf", "--", str(directory)])
+
+    def free_bytes(self, directory: PurePath) -> int:
+        """Space left for files below a directory that exists."""
+        done = self.call(["stat", "-f", "-c", "%a %S", "--", str(directory)])
+        try:
+            blocks, size = map(int, done.stdout.split())
+        except ValueError:
+            raise DeviceError(
+                f"{self.id.name}: the space left in {directory} is not known: {_last_line(done)}"
+            ) from None
+        return blocks * size
+
+    def evict_page_cache(self, files: Iterable[PurePath]) -> PageCache:
+        """Drop files from the page cache, so that a cell reads them from storage again."""
+        answer = self.verb("evict", *map(str, files))
+        return PageCache(answer.get("before_bytes"), answer.get("after_bytes"))
+
+    # --- a cell ---
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        log: PurePath,
+        lock: PurePath,
+        tails: Mapping[PurePath, int],
+    ) -> RemoteRunning:
+        """Start the launcher, detached; its whole command line travels as a file."""
+        launcher, verb, *rest = argv
+        own = ["--detach", "--log", str(log), "--lock", str(lock)]
+        own += ["--beat-file", str(self._campaign / BEAT), "--lease-s", f"{self._lease_s:g}"]
+        work_dir = log.parent
+        args = work_dir / "argv.bin"
+        self._ensure_dir(work_dir)
+        content = b"".join(os.fsencode(arg) + b"\0" for arg in [verb, *own, *rest])
+        self._files.send_bytes(content, PurePosixPath(args))
+        self._tails = dict(tails)
+
+        def start() -> int:
+            # after a break: it may have been started
+            if self.exists(work_dir / "result.json") or self.is_locked(lock):
+                return 0
+            done = self._link.call([launcher, "--args-file", str(args)], timeout_s=CALL_S)
+            return int(self._answer("run", done).get("pid") or 0)
+
+        pid: int = self.steadily(start)
+        self.steadily(self._start_heart)
+        return RemoteRunning(self, work_dir, lock, pid)
+
+    def is_locked(self, lock: PurePath) -> bool:
+        """Does a program started with this lock still live?"""
+        return bool(self.verb("locked", str(lock))["locked"])
+
+    def end_holders(self, lock: PurePath) -> None:
+        """Ask the programs that keep a lock to end (SIGTERM)."""
+        self.verb("end", str(lock))
+
+    def tail(self, path: PurePath, size: int) -> bytes:
+        """The end of a file of what runs, as of the last beat."""
+        pulse = None if self._heart is None else self._heart.pulse
+        if pulse is None or path not in self._tails:
+            return b""
+        place = list(self._tails).index(path)
+        return pulse.tails[place][-size:] if place < len(pulse.tails) else b""
+
+    def close(self) -> None:
+        """Let the device go, and remove what was ours alone; not on a device that is away."""
+        if self._heart is not None:
+            self._heart.stop()
+            self._heart = None
+        with contextlib.suppress(HarnessError):
+            if self._owner is not None and self._launcher is not None and self._holder is not None:
+                args = ["release", "--lock", self._device_lock, "--token", self._owner.token]
+                self._link.call([str(self._launcher), *args], timeout_s=CALL_S)
+                lock = str(self._campaign / CELL_LOCK)
+                if not self.verb("locked", lock, retry=False)["locked"]:
+                    self._link.call(["rm", "-rf", "--", str(self._campaign)], timeout_s=CALL_S)
+        self._link.close()
+
+
+def _last_line(done: Finished) -> str:
+    text = (done.stderr or done.stdout).decode(errors="replace").strip()
+    return text.splitlines()[-1] if text else f"exit code {done.code}"

@@ -1,0 +1,176 @@
+"""Files to a device and back: whole, checked by SHA-256, by the link and the launcher there.
+
+Something appears under its final name only once it is whole: it is sent to `NAME.part` first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import DeviceError
+
+if TYPE_CHECKING:
+    from harness.targets.remote import RemoteTarget
+
+PART = ".part"
+# says of an installed file that it was checked, and as what: size, time, inode, SHA-256
+CHECKED = ".checked"
+# hashing a model of a hundred gigabytes on a slow device
+HASH_S = 3600.0
+SHORT_S = 60.0
+# a part of this directory's name is enough to tell contents apart
+NAMED_BY = 16
+
+
+class RemoteFiles:
+    """The files of one target."""
+
+    def __init__(self, target: RemoteTarget) -> None:
+        """Made by the target."""
+        self._target = target
+
+    def place(self, file: Path, sha256: str) -> PurePosixPath:
+        """Where a file with this content is installed."""
+        return self._target.home / "files" / sha256[:NAMED_BY] / file.name
+
+    def install(self, file: Path, sha256: str, executable: bool = False) -> PurePosixPath:
+        """Put it in its place, unless it is there: unchanged since it was last checked, or whole.
+
+        Raises DeviceError when it does not arrive as it was sent.
+        """
+        place = self.place(file, sha256)
+        if self._is_checked(place, sha256):
+            return place
+        if self._matches(place, sha256):
+            self._mark(place)
+            return place
+        self._require_space(file, place)
+        part = PurePosixPath(f"{place}{PART}")
+        for _attempt in range(2):
+            self._send_part(file, part)
+            if self._matches(part, sha256):
+                break
+            # what had been there of it was not the beginning of this file
+            self._shell("rm", "-f", "--", str(part))
+        else:
+            raise DeviceError(
+                f"{self._target.id.name}: {file} does not arrive there as it was sent "
+                f"(its SHA-256 differs twice); is it being written, or the storage there failing?"
+            )
+        self._into_place(part, place, executable)
+        self._mark(place)
+        return place
+
+    def send(self, file: Path, place: PurePosixPath, executable: bool = False) -> None:
+        """Copy a small file; what is there of that name is replaced."""
+        part = PurePosixPath(f"{place}{PART}")
+        self._shell("rm", "-f", "--", str(part))
+        self._send_part(file, part)
+        self._into_place(part, place, executable)
+
+    def send_bytes(self, content: bytes, place: PurePosixPath) -> None:
+        """As `send`, of bytes that are in no file."""
+        with tempfile.NamedTemporaryFile(prefix="moe-harness-") as file:
+            file.write(content)
+            file.flush()
+            self.send(Path(file.name), place)
+
+    def fetch_all(self, source_dir: PurePosixPath, destination_dir: Path) -> None:
+        """Copy the files of a directory; those that are here already, whole, are not sent again."""
+        for name, sha256 in sorted(self.digests(source_dir).items()):
+            if "/" in name or name in ("", ".", ".."):
+                raise DeviceError(f"{self._target.id.name}: a file is called {name!r} there")
+            destination = destination_dir / name
+            if destination.is_file() and _sha256(destination) == sha256:
+                continue
+            self._fetch(source_dir / name, destination, sha256)
+
+    def _fetch(self, source: PurePosixPath, destination: Path, sha256: str) -> None:
+        part = destination.with_name(f".{destination.name}{PART}")
+        try:
+            for _attempt in range(3):
+                self._target.fetch(str(source), part)
+                if _sha256(part) == sha256:
+                    part.replace(destination)
+                    return
+        except OSError as e:
+            raise DeviceError(f"{e.filename or destination}: {e.strerror or e}") from e
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+        raise DeviceError(f"{self._target.id.name}: {source} does not arrive here as it is there")
+
+    def digests(self, *paths: PurePosixPath) -> dict[str, str]:
+        """Names and SHA-256 of files; a directory stands for the files in it."""
+        return {str(f["path"]).rpartition("/")[2]: str(f["sha256"]) for f in self._look(*paths)}
+
+    def _look(self, *paths: PurePosixPath, sha256: bool = True) -> list[dict[str, Any]]:
+        args = ["digest", *([] if sha256 else ["--no-sha256"]), *map(str, paths)]
+        files = self._target.verb(*args, timeout_s=HASH_S if sha256 else SHORT_S).get("files")
+        return files if isinstance(files, list) else []
+
+    # --- installing ---
+
+    def _matches(self, place: PurePosixPath, sha256: str) -> bool:
+        return self._target.exists(place) and self.digests(place).get(place.name) == sha256
+
+    def _is_checked(self, place: PurePosixPath, sha256: str) -> bool:
+        """Was it found whole once, and has nothing touched it since?"""
+        done = self._target.call(["cat", "--", f"{place}{CHECKED}"], timeout_s=SHORT_S)
+        if done.code != 0 or not self._target.exists(place):
+            return False
+        found = self._look(place, sha256=False)
+        return bool(found) and done.stdout.decode(errors="replace") == _identity(found[0], sha256)
+
+    def _mark(self, place: PurePosixPath) -> None:
+        found = self._look(place)
+        if found:
+            text = _identity(found[0], str(found[0]["sha256"]))
+            self.send_bytes(text.encode(), PurePosixPath(f"{place}{CHECKED}"))
+
+    def _require_space(self, file: Path, place: PurePosixPath) -> None:
+        self._shell("mkdir", "-p", "--", str(place.parent))
+        part = PurePosixPath(f"{place}{PART}")
+        there = self._look(part, sha256=False) if self._target.exists(part) else []
+        needed = file.stat().st_size - (int(there[0]["bytes"]) if there else 0)
+        free = self._target.free_bytes(place.parent)
+        if needed > free:
+            raise DeviceError(
+                f"{self._target.id.name}: {file.name} needs {needed / 2**20:.0f} MiB in "
+                f"{place.parent}, {free / 2**20:.0f} MiB are free; make room there, or choose "
+                "another directory with target.dir=DIR"
+            )
+
+    def _send_part(self, file: Path, part: PurePosixPath) -> None:
+        self._shell("mkdir", "-p", "--", str(part.parent))
+        try:
+            self._target.transfer(file, str(part))
+        except OSError as e:
+            raise DeviceError(f"{e.filename or file}: {e.strerror or e}") from e
+
+    def _into_place(self, part: PurePosixPath, place: PurePosixPath, executable: bool) -> None:
+        if executable:
+            self._shell("chmod", "755", "--", str(part))
+        self._shell("mv", "-f", "--", str(part), str(place))
+
+    def _shell(self, *argv: str) -> None:
+        done = self._target.call(argv, timeout_s=SHORT_S)
+        if done.code != 0:
+            text = done.stderr.decode(errors="replace").strip().splitlines()
+            raise DeviceError(
+                f"{self._target.id.name}: {argv[0]} {argv[-1]}: "
+                f"{text[-1] if text else f'exit code {done.code}'}"
+            )
+
+
+def _identity(found: dict[str, Any], sha256: str) -> str:
+    return f"{found['bytes']} {found['mtime_ns']} {found['inode']} {sha256}\n"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
