@@ -21,12 +21,16 @@ from harness.errors import DeviceError, Interrupted, UsageError
 from harness.judgement import CREATED, stored_plan
 from harness.plan import make_plan
 from harness.schema import Config, check_config
+from harness.target_config import check_target
 
 if TYPE_CHECKING:
     from harness.build import EngineBuild
+    from harness.device.deploy import Deployed
+    from harness.device.opening import Machine
     from harness.models import ModelFile
     from harness.records import CellRecord, GivenText, Plan
     from harness.report.terminal import Terminal
+    from harness.targets.target import Target
     from harness.verdicts import CampaignVerdict
 
 
@@ -43,7 +47,8 @@ class Campaign:
     config: Config
     data: dict[str, Any]  # the resolved configuration as plain data
     plan: Plan
-    build: EngineBuild
+    target: Target
+    deployed: Deployed
     model: ModelFile
     overrides: tuple[str, ...]  # of the command line that started or resumes it
 
@@ -53,24 +58,22 @@ def run(overrides: Sequence[str]) -> int:
     from harness.report.terminal import Terminal
 
     data = compose(overrides)
-    view = Terminal()
-    try:
-        if data["resume"] is not None:
-            campaign = _resume(data, overrides, view)
-        else:
-            campaign = _start(data, overrides, view)
-        if campaign is None:
-            return 0
-        return _carry_out(campaign, view)
-    finally:
-        view.close()
+    with contextlib.ExitStack() as at_end:
+        view = Terminal()
+        at_end.callback(view.close)
+        prepare = _resume if data["resume"] is not None else _start
+        campaign = prepare(data, overrides, view, at_end)
+        return 0 if campaign is None else _carry_out(campaign, view)
 
 
 # --- before the first cell -----------------------------------------------------------------------
 
 
-def _start(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Campaign | None:
+def _start(
+    data: dict[str, Any], overrides: Sequence[str], view: Terminal, at_end: contextlib.ExitStack
+) -> Campaign | None:
     """A new campaign, or None when only its plan was asked for."""
+    from harness.device.opening import cores_of
     from harness.models import NotMadeError
 
     config = check(data)
@@ -84,23 +87,29 @@ def _start(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Ca
     except NotMadeError as e:  # only where nothing is to be made
         _show_plan_before_model(config, e.name, texts, view)
         return None
-    plan = make_plan(config, model.info, os.cpu_count() or 1, texts)
+    target, machine = _connect(config, view, at_end)
+    plan = make_plan(config, model.info, cores_of(machine), texts)
     if config.plan_only:
         _show_plan(plan, model, runs_dir, view)
         view.say(PLAN_ONLY)
         return None
-    build = _engine(config)
-    _ask_engine(build, model, plan)
-    directory = rundir.make_campaign_dir(runs_dir, rundir.new_id(config.name))
+    name = rundir.new_id(config.name)
+    deployed = _deploy(
+        config, target, machine, directory=runs_dir / name, plan=plan, model=model, view=view
+    )
+    _ask_engine(target, deployed, plan)
+    directory = rundir.make_campaign_dir(runs_dir, name)
     stored = resolved(data)
     with rundir.disk_errors(directory):
-        _write_first_files(directory, stored, plan, build, model)
+        _write_first_files(directory, stored, plan, deployed.build, model)
     view.say(f"campaign {directory}")
     _show_plan(plan, model, runs_dir, view)
-    return Campaign(directory, config, stored, plan, build, model, tuple(overrides))
+    return Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
 
 
-def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> Campaign | None:
+def _resume(
+    data: dict[str, Any], overrides: Sequence[str], view: Terminal, at_end: contextlib.ExitStack
+) -> Campaign | None:
     """A campaign as it was stored. Raises UsageError when the command line asks for another one."""
     directory = rundir.find_campaign(str(data["resume"]), Path(str(data["runs_dir"])))
     stored = load_yaml(directory / rundir.CONFIG)
@@ -121,10 +130,50 @@ def _resume(data: dict[str, Any], overrides: Sequence[str], view: Terminal) -> C
     if data["plan_only"]:
         _show_plan(plan, model, directory.parent, view)
         return None
-    build = _engine(config)
-    _ask_engine(build, model, plan)
+    target, machine = _connect(config, view, at_end)
+    deployed = _deploy(
+        config, target, machine, directory=directory, plan=plan, model=model, view=view
+    )
+    _ask_engine(target, deployed, plan)
     view.say(f"campaign {directory}, resumed")
-    return Campaign(directory, config, stored, plan, build, model, tuple(overrides))
+    return Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
+
+
+def _connect(
+    config: Config, view: Terminal, at_end: contextlib.ExitStack
+) -> tuple[Target, Machine | None]:
+    """The device, let go at the end whatever happens; and the machine that it is."""
+    from harness.device.opening import machine_of, open_target
+
+    target = open_target(check_target(config.target), lambda line: view.say(line, "yellow"))
+    at_end.callback(target.close)
+    return target, machine_of(target)
+
+
+def _deploy(
+    config: Config,
+    target: Target,
+    machine: Machine | None,
+    *,
+    directory: Path,
+    plan: Plan,
+    model: ModelFile,
+    view: Terminal,
+) -> Deployed:
+    """Build, take the device for the campaign, and put there what it runs."""
+    from harness.device.claim import claim, owner_of
+    from harness.device.deploy import deploy, deploy_launcher
+
+    build = deploy_launcher(target, _engine(config, machine))
+    claim(target, owner_of(directory), wait_s=0.0, say=view.say)
+    return deploy(
+        target,
+        build,
+        model=model.path,
+        model_files=model.info.shards,
+        arms=plan.arms.values(),
+        cache_dir=config.engine.cache_dir,
+    )
 
 
 def _show_plan(plan: Plan, model: ModelFile, runs_dir: Path, view: Terminal) -> None:
@@ -202,7 +251,7 @@ def _model(config: Config) -> ModelFile:
         progress.close()
 
 
-def _engine(config: Config) -> EngineBuild:
+def _engine(config: Config, machine: Machine | None) -> EngineBuild:
     from harness.build import ensure_engine
     from harness.build.cli import ProgressLine
 
@@ -223,13 +272,14 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _ask_engine(build: EngineBuild, model: ModelFile, plan: Plan) -> None:
+def _ask_engine(target: Target, deployed: Deployed, plan: Plan) -> None:
     """Let engine and launcher refuse an arm now rather than after half a campaign."""
     from harness.device.preflight import check_arm, check_cgroup
+    from harness.engines.native_argv import placed_arm
 
     for arm in plan.arms.values():
-        check_cgroup(build.launcher, arm)
-        check_arm(build.engine, model.path, arm)
+        check_cgroup(deployed.build.launcher, arm)
+        check_arm(deployed.build.engine, deployed.model, placed_arm(arm, deployed.inputs))
 
 
 def _write_first_files(
@@ -270,9 +320,9 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
         raise Interrupted(f"{str(e).partition(';')[0]}; what was measured is kept; {again}") from e
     except KeyboardInterrupt as e:
         raise Interrupted(f"interrupted; what was measured is kept; {again}") from e
-    except DeviceError:
+    except DeviceError as e:
         _track_what_there_is(campaign, view)
-        raise
+        raise DeviceError(f"{e}; {again}") from e
     view.say(f"everything measured: {directory}/")
     return 0 if all(r.is_result for r in records) else 1
 
@@ -284,10 +334,10 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
     from harness.session import ModelFiles, run_session
     from harness.steering import Steering
     from harness.stopping import StopFlag
-    from harness.targets.local import LocalTarget
 
-    model, stop = campaign.model, StopFlag()
-    files = ModelFiles(model.path, model.info.shards, model.sha256)
+    deployed, stop = campaign.deployed, StopFlag()
+    campaign.target.heed(stop.nap)
+    files = ModelFiles(deployed.model, deployed.model_files, campaign.model.sha256)
     steering = Steering(
         Measured.read(campaign.directory),
         stop_when_decided=bool(campaign.config.design.stop_when_decided),
@@ -298,14 +348,15 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             journal.append(CREATED, overrides=campaign.overrides)
         return run_session(
             campaign.plan,
-            target=LocalTarget(),
-            build=campaign.build,
+            target=campaign.target,
+            build=deployed.build,
             model=files,
             journal=journal,
             on_event=view.event,
             sampling=Sampling(probe_s=campaign.config.schedule.probe_s),
             evict_page_cache=campaign.config.schedule.drop_page_cache,
             wants=steering.wants,
+            inputs=deployed.inputs,
             stop=stop,
         )
 

@@ -9,6 +9,7 @@ composition: `cells.NAME=FILE` stands for the settings in `conf/cell/FILE.yaml`,
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from harness.schema import Config
 
 MAIN = "config"
+# one's own devices and settings, ignored by git: local/default.yaml, local/target/NAME.yaml
+LOCAL = "local"
+# groups whose options have keys of their own
+OPEN_GROUPS = ("model", "target")
 
 
 def conf_dir() -> Path:
@@ -41,14 +46,20 @@ def groups(conf: Path) -> list[str]:
 
 def options(conf: Path, group: str) -> list[str]:
     """The names that `group=NAME` accepts."""
-    return sorted(p.stem for p in (conf / group).glob("*.yaml"))
+    return sorted(_files(conf, group))
+
+
+def _files(conf: Path, group: str) -> dict[str, Path]:
+    """The options of a group by name: shipped ones, and one's own in `local/<group>/`."""
+    own = (conf / LOCAL / group).glob("*.yaml") if group != LOCAL else ()
+    return {p.stem: p for p in (*own, *(conf / group).glob("*.yaml"))}
 
 
 def described(conf: Path, group: str) -> list[tuple[str, str]]:
     """Each option of a group with the first comment line of its file."""
     found = []
-    for name in options(conf, group):
-        lines = (conf / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    for name, file in sorted(_files(conf, group).items()):
+        lines = file.read_text(encoding="utf-8").splitlines()
         comments = (s.removeprefix("#").strip() for s in lines if s.startswith("# "))
         found.append((name, next((c for c in comments if not c.startswith("@package")), "")))
     return found
@@ -181,15 +192,16 @@ def _checked(override: Override, conf: Path) -> str:
     if override.is_delete():
         return line
     # every key exists in the defaults, so adding and changing are the same thing; only the keys of
-    # a model depend on which one is chosen, and Hydra refuses those that the chosen one lacks
-    return line.lstrip("+") if key.startswith("model.") else "++" + line.lstrip("+")
+    # a model, say, depend on which one is chosen, and Hydra refuses those that the chosen one lacks
+    return line.lstrip("+") if _open_group(key) else "++" + line.lstrip("+")
 
 
 def _check_key(key: str, conf: Path) -> None:
     """Refuse a key that does not exist, naming the nearest ones."""
     known = known_keys()
-    if key.startswith("model."):
-        known += _model_keys(conf)
+    group = _open_group(key)
+    if group is not None:
+        known += _option_keys(conf, group)
     if key in known:
         return
     leaf_of = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
@@ -199,12 +211,17 @@ def _check_key(key: str, conf: Path) -> None:
     raise UsageError(f"{key}: unknown key{hint}")
 
 
-def _model_keys(conf: Path) -> list[str]:
-    """The keys that models have: what stands in the files of the group, whichever is chosen."""
+def _open_group(key: str) -> str | None:
+    """The group of a key that exists only with some of the group's options."""
+    return next((group for group in OPEN_GROUPS if key.startswith(f"{group}.")), None)
+
+
+def _option_keys(conf: Path, group: str) -> list[str]:
+    """The keys that stand in the files of the group, whichever is chosen."""
     found: set[str] = set()
-    for name in options(conf, "model"):
-        found.update(load_yaml(conf / "model" / f"{name}.yaml") or {})
-    return [f"model.{key}" for key in sorted(found)]
+    for file in _files(conf, group).values():
+        found.update(load_yaml(file) or {})
+    return [f"{group}.{key}" for key in sorted(found - {"defaults"})]
 
 
 # --- composition ---------------------------------------------------------------------------------
@@ -220,15 +237,18 @@ def _compose(overrides: list[str], conf: Path) -> dict[str, Any]:
 
     try:
         with initialize_config_dir(str(conf), job_name="harness", version_base="1.3"):
-            composed = hydra_compose(MAIN, overrides)
+            own = f"hydra.searchpath=[{json.dumps(f'file://{conf / LOCAL}')}]"
+            local = [own] if (conf / LOCAL).is_dir() else []
+            composed = hydra_compose(MAIN, [*local, *overrides])
         data = OmegaConf.to_container(composed, resolve=True)
     # ValueError: a group set to null
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as e:
-        absent = re.match(r"Could not override '(model\.[^']+)'", str(e))
-        if absent:
+        absent = re.match(r"Could not override '(([a-z]+)\.[^']+)'", str(e))
+        if absent and absent[2] in OPEN_GROUPS:
+            group = absent[2]
             raise UsageError(
-                f"{absent[1]}: the chosen model has no such key; choose another with model=NAME "
-                f"({', '.join(options(conf, 'model'))})"
+                f"{absent[1]}: the chosen {group} has no such key; choose another with "
+                f"{group}=NAME ({', '.join(options(conf, group))})"
             ) from None
         raise UsageError(f"configuration: {_one_line(e)}") from None
     if not isinstance(data, dict):

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from harness.engine_flags import EngineFlags, acts, conflict, excluding, off
 from harness.errors import UsageError
+from harness.target_config import check_target
 from harness.typed import MISSING, from_mapping, in_range, nearest, ranged, say
 from harness.words import counted
 
@@ -75,12 +76,6 @@ class EngineConfig:
     launcher: str | None
     llama_cpp_dir: str | None
     cache_dir: str | None
-
-
-@dataclass(frozen=True)
-class TargetConfig:
-    kind: Literal["local"]
-    name: str
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,7 @@ class Config:
     memory: MemoryConfig
     engine: EngineConfig
     model: dict[str, Any]  # checked by the room that knows models
-    target: TargetConfig
+    target: dict[str, Any]  # by its kind: `target_config`
     schedule: ScheduleConfig
     design: DesignConfig
     verdict: VerdictConfig
@@ -158,10 +153,10 @@ class Config:
 def check_config(data: Mapping[str, Any]) -> Config:
     """Check a composed configuration and return it typed; UsageError names the first fault."""
     config = from_mapping(Config, merge_cells(data))
-    for key in ("name", "runs_dir", "target.name"):
-        value = getattr(config.target if "." in key else config, key.rpartition(".")[2])
-        if not value.strip():
+    for key in ("name", "runs_dir"):
+        if not getattr(config, key).strip():
             raise UsageError(f"{key}: empty; add {key}=VALUE")
+    check_target(config.target)
     if config.tracking.uri == "":
         raise UsageError("tracking.uri: empty; use null for the store in runs_dir, or an address")
     if config.tracking.enabled and config.tracking.uri is None and "?" in config.runs_dir:

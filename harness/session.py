@@ -307,13 +307,9 @@ class _Session:
         """Sleep in slices, so that a stop is heeded at once."""
         end = self.clock() + seconds
         while (left := end - self.clock()) > 0:
-            self._heed_stop()
+            self.stop.heed()
             self.sleep(min(left, STOP_POLL_S))
-        self._heed_stop()
-
-    def _heed_stop(self) -> None:
-        if self.stop.reason is not None:
-            raise Interrupted(self.stop.reason)
+        self.stop.heed()
 
     def _await_end_of_others(self) -> None:
         """No process of an earlier cell may live on into this one.
@@ -398,7 +394,7 @@ class _Session:
                 clock=self.clock,
             )
             while running.poll() is None and self.clock() < deadline:
-                self._heed_stop()
+                self.stop.heed()
                 progress.look()
                 self.sleep(POLL_S)
         finally:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
+
+from harness.errors import Interrupted
+
+STOP_POLL_S = 0.2
 
 
 class StopFlag:
@@ -18,6 +23,19 @@ class StopFlag:
     def request(self, reason: str) -> None:
         """Ask the session to end; the first reason stands."""
         self.reason = self.reason or reason
+
+    def heed(self) -> None:
+        """Raises Interrupted when a stop was requested."""
+        if self.reason is not None:
+            raise Interrupted(self.reason)
+
+    def nap(self, seconds: float) -> None:
+        """Sleep, and heed a stop at once."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.heed()
+            time.sleep(min(left, STOP_POLL_S))
+        self.heed()
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from harness.typed import from_mapping, ranged, say
 @dataclass(frozen=True)
 class LocalConfig:
     kind: Literal["local"]
-    name: str
+    name: str | None = None
     device_lock: str | None = None
 
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
 
@@ -98,7 +98,11 @@ class LocalTarget:
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(about).encode(), 0)
 
-    def install(self, file: Path, sha256: str) -> PurePath:
+    def install(self, file: Path, sha256: str, beside: str | None = None) -> PurePath:
+        """It is here already."""
+        return file
+
+    def install_launcher(self, file: Path, sha256: str) -> PurePath:
         """It is here already."""
         return file
 
@@ -205,6 +209,9 @@ class LocalTarget:
         except OSError as e:
             raise DeviceError(f"{directory}: {e.strerror}") from e
         return stat.f_bavail * stat.f_frsize
+
+    def heed(self, nap: Callable[[float], None]) -> None:
+        """Nothing to wait for here."""
 
     def close(self) -> None:
         """Let the device go."""

@@ -75,7 +75,7 @@ class RemoteRunning:
 
 
 class RemoteTarget:
-    """`Target` on a device; see there. Used by one thread; `nap` and `say` may be replaced."""
+    """`Target` on a device; see there. Used by one thread. `say`, `on_transfer`: for a screen."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RemoteTarget:
     ) -> None:
         """`directory`: of ours on the device, absolute or below the home directory there."""
         self.id = TargetId(kind, name)
-        self.nap: Callable[[float], None] = time.sleep
+        self._nap: Callable[[float], None] = time.sleep
         self.say: Callable[[str], None] = lambda _line: None
         self.on_transfer: Callable[[str, int, int], None] = lambda _name, _done, _total: None
         self.boot_id = ""
@@ -266,7 +266,7 @@ class RemoteTarget:
                         f"what we started there {self._lease_s:g} s after it last heard from us; "
                         "what was measured is kept"
                     ) from e
-                self.nap(backoff)
+                self._nap(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_S)
         self.say(f"{self.id.name}: connected again after {duration(self._clock() - began)}")
 
@@ -284,9 +284,11 @@ class RemoteTarget:
         """Copy a file from there."""
         self.steadily(lambda: self._link.get(source, destination))
 
-    def install(self, file: Path, sha256: str) -> PurePath:
+    def install(self, file: Path, sha256: str, beside: str | None = None) -> PurePath:
         """Where a file with this content is for good; it is put there when absent, and checked."""
-        return self._files.install(file, sha256, executable=os.access(file, os.X_OK))
+        return self._files.install(
+            file, sha256, beside or sha256, executable=os.access(file, os.X_OK)
+        )
 
     def work_dir(self, cell_dir: Path) -> PurePath:
         """`cells/NN-name` of the campaign's directory becomes that of its directory there."""
@@ -379,6 +381,10 @@ class RemoteTarget:
             return b""
         place = list(self._tails).index(path)
         return pulse.tails[place][-size:] if place < len(pulse.tails) else b""
+
+    def heed(self, nap: Callable[[float], None]) -> None:
+        """Wait with `nap` for a device that is away."""
+        self._nap = nap
 
     def close(self) -> None:
         """Let the device go, and remove what was ours alone; not on a device that is away."""

@@ -33,16 +33,18 @@ class RemoteFiles:
         """Made by the target."""
         self._target = target
 
-    def place(self, file: Path, sha256: str) -> PurePosixPath:
-        """Where a file with this content is installed."""
-        return self._target.home / "files" / sha256[:NAMED_BY] / file.name
+    def place(self, file: Path, beside: str) -> PurePosixPath:
+        """Where a file is installed with those that have the hash `beside`, or by its own."""
+        return self._target.home / "files" / beside[:NAMED_BY] / file.name
 
-    def install(self, file: Path, sha256: str, executable: bool = False) -> PurePosixPath:
+    def install(
+        self, file: Path, sha256: str, beside: str, executable: bool = False
+    ) -> PurePosixPath:
         """Put it in its place, unless it is there: unchanged since it was last checked, or whole.
 
         Raises DeviceError when it does not arrive as it was sent.
         """
-        place = self.place(file, sha256)
+        place = self.place(file, beside)
         if self._is_checked(place, sha256):
             return place
         if self._matches(place, sha256):

@@ -7,7 +7,7 @@ say is in its files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -78,8 +78,14 @@ class Target(Protocol):
         Raises DeviceBusy when another campaign has it.
         """
 
-    def install(self, file: Path, sha256: str) -> PurePath:
-        """Where on the target a file with this content is for good; it is put there when absent."""
+    def install(self, file: Path, sha256: str, beside: str | None = None) -> PurePath:
+        """Where on the target a file with this content is for good; it is put there when absent.
+
+        Files with the same `beside` (a hash over all of them) are in one directory.
+        """
+
+    def install_launcher(self, file: Path, sha256: str) -> PurePath:
+        """As `install`, for the program by which a device does most of what is asked here."""
 
     def work_dir(self, cell_dir: Path) -> PurePath:
         """Where on the target the cell whose files shall end up in `cell_dir` is to run."""
@@ -121,6 +127,9 @@ class Target(Protocol):
 
     def free_bytes(self, directory: PurePath) -> int:
         """Space left for files below a directory that exists."""
+
+    def heed(self, nap: Callable[[float], None]) -> None:
+        """Wait with `nap` from now on: it sleeps, and raises when a stop was asked for."""
 
     def close(self) -> None:
         """Let go of it; never raises."""
