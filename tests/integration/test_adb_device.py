@@ -1,0 +1,189 @@
+"""The made-up Android device, as the real adb client finds it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from adb_device import AdbDevice, Settings, why_unavailable
+from adb_device_parts import Adb, free_port, host
+from launcher_parts import is_alive, wait_for
+
+pytestmark = pytest.mark.skipif(
+    why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adb]:
+    """One adb server of one's own; its devices come and go."""
+    with host(tmp_path_factory.mktemp("home"), free_port()) as adb:
+        yield adb
+
+
+@pytest.fixture(scope="module")
+def shared(server: Adb) -> Iterator[AdbDevice]:
+    """A device that no test leaves otherwise than it was."""
+    with AdbDevice() as device:
+        server.connect(device.serial)
+        yield device
+
+
+@pytest.fixture
+def device(server: Adb) -> Iterator[AdbDevice]:
+    with AdbDevice(down_s=0.3) as device:
+        server.connect(device.serial)
+        yield device
+        server.run("disconnect", device.serial)
+
+
+@pytest.fixture
+def adb(server: Adb, request: pytest.FixtureRequest) -> Adb:
+    name = "device" if "device" in request.fixturenames else "shared"
+    return server.on(request.getfixturevalue(name).serial)
+
+
+def test_output_errors_and_exit_code_are_kept_apart(adb: Adb) -> None:
+    done = adb.run("shell", "cat; echo trouble >&2; exit 7", stdin=b"in\0put")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"in\0put", b"trouble\n")
+
+
+def test_a_program_that_a_signal_ends_has_128_and_its_number(adb: Adb) -> None:
+    assert adb.run("shell", "kill -9 $$").returncode == 137
+
+
+def test_without_the_second_shell_protocol_nothing_tells_errors_and_exit_codes(
+    server: Adb,
+) -> None:
+    features = tuple(f for f in Settings().features if f != "shell_v2")
+    with AdbDevice(Settings(features=features)) as old:
+        server.connect(old.serial)
+        done = server.on(old.serial).run("shell", "echo out; echo trouble >&2; exit 7")
+        assert done.returncode == 0
+        assert sorted(done.stdout.split()) == [b"out", b"trouble"]
+        assert done.stderr == b""
+        assert old.services() == ["shell:echo out; echo trouble >&2; exit 7"]
+
+
+@pytest.mark.parametrize("service", ["exec-out", "shell"])
+def test_bytes_come_unchanged(adb: Adb, service: str) -> None:
+    done = adb.run(service, r"printf '\0\r\n\377%.0s' 1 2 3")
+    assert done.stdout == b"\0\r\n\xff" * 3
+
+
+def test_the_shell_is_androids_user(adb: Adb) -> None:
+    text = adb.shell("id -u; id -un; pwd; echo $TMPDIR; hostname; mkdir /data/x; mkdir /x")
+    lines = text.splitlines()
+    assert lines[:5] == ["2000", "shell", "/", "/data/local/tmp", "localhost"]
+    assert "Permission denied" in lines[5]
+    assert "Read-only file system" in lines[6]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536, 65537, 9_999_999])
+def test_a_file_goes_there_and_back(adb: Adb, tmp_path: Path, size: int) -> None:
+    source = tmp_path / "a file"
+    source.write_bytes(os.urandom(size))
+    there = f"/data/local/tmp/new dir/{size} bytes"
+    adb.ok("push", source, there)
+    adb.ok("pull", there, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    assert adb.shell(f"stat -c '%s %Y %a' '{there}'").split() == [
+        str(size),
+        str(int(source.stat().st_mtime)),
+        "666",
+    ]
+
+
+def test_a_directory_goes_there_and_back(adb: Adb, tmp_path: Path) -> None:
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "ü.txt").write_text("x")
+    adb.ok("push", tmp_path / "tree", "/data/local/tmp/")
+    adb.ok("pull", "/data/local/tmp/tree", tmp_path / "back")
+    assert (tmp_path / "back" / "sub" / "ü.txt").read_text() == "x"
+
+
+def test_what_cannot_be_written_or_read_is_said(adb: Adb, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 3_000_000)
+    done = adb.run("push", tmp_path / "f", "/system/f")
+    assert done.returncode == 1
+    assert b"Read-only file system" in done.stdout + done.stderr
+    done = adb.run("pull", "/data/local/tmp/absent", tmp_path)
+    assert done.returncode == 1
+    assert b"No such file or directory" in done.stdout + done.stderr
+    # and the connection has lived through that
+    assert adb.shell("echo well") == "well\n"
+
+
+def test_the_device_ends_with_all_its_processes(server: Adb) -> None:
+    with AdbDevice() as device:
+        server.connect(device.serial)
+        server.on(device.serial).ok("shell", "sleep 1000 </dev/null >/dev/null 2>&1 &")
+        wait_for(lambda: "sleep" in device.names().values())
+        pids = device.processes()
+        base = device.layout.base
+    assert not any(is_alive(pid) for pid in pids)
+    assert not base.exists()
+    assert str(base) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize("whom", ["test", "supervisor"])
+def test_nothing_is_left_of_a_device_whose_test_is_killed(whom: str) -> None:
+    program = (
+        "import sys, signal; sys.path.insert(0, sys.argv[1])\n"
+        "from adb_device import AdbDevice\n"
+        "d = AdbDevice().start()\n"
+        "print(d.layout.base, d._process.pid, *d.processes(), flush=True)\n"
+        "signal.pause()"
+    )
+    tests = str(Path(__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tests], stdout=subprocess.PIPE, text=True
+    ) as test:
+        assert test.stdout is not None
+        base, *numbers = test.stdout.readline().split()
+        pids = [int(n) for n in numbers]
+        assert len(pids) >= 3
+        os.kill(test.pid if whom == "test" else pids[0], signal.SIGKILL)
+        wait_for(lambda: not any(is_alive(pid) for pid in pids[1:]), 5)
+        if whom == "test":
+            wait_for(lambda: not Path(base).exists(), 5)
+        else:  # nobody is left to remove its files but the next device
+            test.kill()
+            test.wait()
+            with AdbDevice():
+                assert not Path(base).exists()
+
+
+def test_a_device_starts_in_well_under_a_second(server: Adb) -> None:
+    took = []
+    for _ in range(3):
+        start = time.monotonic()
+        with AdbDevice() as device:
+            server.connect(device.serial)
+            took.append(time.monotonic() - start)
+    assert min(took) < 1.0
+
+
+def test_a_restart_ends_everything_and_changes_the_boot_id(device: AdbDevice, adb: Adb) -> None:
+    before = adb.shell("cat /proc/sys/kernel/random/boot_id").strip()
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", before)
+    adb.ok("shell", "echo kept > /data/local/tmp/file; sleep 1000 </dev/null >/dev/null 2>&1 &")
+    pids = device.processes()
+    adb.ok("reboot")
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
+    device.wait_until_up()
+    adb.connect(device.serial)
+    after = adb.shell("cat /proc/sys/kernel/random/boot_id").strip()
+    assert after not in ("", before)
+    assert after == device.boot_id
+    assert adb.shell("cat /data/local/tmp/file") == "kept\n"
+    assert "sleep" not in device.names().values()
+    uptime = float(adb.shell("cat /proc/uptime").split()[0])
+    assert uptime < 60
