@@ -15,9 +15,11 @@ from harness.analysis.device_course import DeviceCourse, device_course
 from harness.analysis.outputs import Output
 from harness.analysis.series import Series, series_of
 from harness.device.launcher import LauncherResult, last_word, read_result
+from harness.device.sentinel import excursions
 from harness.engines import native
 from harness.errors import DeviceError
 from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
+from harness.session_config import SessionConfig
 from harness.words import counted
 
 STDOUT = "stdout.txt"
@@ -36,8 +38,9 @@ def collect_cell(
     target: TargetId,
     model_sha256: str | None,
     wait: Wait,
+    limits: SessionConfig | None = None,
 ) -> CellRecord:
-    """The record of a cell whose launcher has ended.
+    """The record of a cell whose launcher has ended; `limits`: what it must stay within.
 
     A file that is not there was not written: what it would have said is None. Raises DeviceError
     when the result is unreadable, or the samples could not be kept: then the cell is not whole.
@@ -93,6 +96,7 @@ def collect_cell(
         data_limit_bytes=arm.data_limit_bytes,
         cgroup=result.cgroup,
         status_detail=detail,
+        excursions=None if limits is None else excursions(_content(cell_dir / DEVICE), limits),
     )
 
 

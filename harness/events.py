@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import CellRecord, PlannedCell
+from harness.records import CellRecord, Excursion, GateOutcome, GateWhat, PlannedCell
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,36 @@ class Waiting:
     total: int
     seconds_left: float
     reason: str
+
+
+@dataclass(frozen=True)
+class GateReading:
+    """A condition as it stands now; `value` None: could not be read. Units as in `GateOutcome`."""
+
+    what: GateWhat
+    limit: float
+    value: float | None
+    sensor: str | None
+    holds: bool
+
+
+@dataclass(frozen=True)
+class AtGate:
+    """About every two seconds while a condition does not hold; `seconds_left` at most."""
+
+    cell: PlannedCell
+    total: int
+    seconds_left: float
+    readings: tuple[GateReading, ...]
+
+
+@dataclass(frozen=True)
+class GatePassed:
+    """The wait for conditions is over, in whichever way; only where there were any."""
+
+    cell: PlannedCell
+    total: int
+    outcomes: tuple[GateOutcome, ...]
 
 
 @dataclass(frozen=True)
@@ -37,6 +67,15 @@ class CellProgress:
 
 
 @dataclass(frozen=True)
+class CellExcursion:
+    """A sensor has just gone beyond what `session` allows, while the cell runs."""
+
+    cell: PlannedCell
+    total: int
+    excursion: Excursion
+
+
+@dataclass(frozen=True)
 class CellFinished:
     """The record is on disk and in the journal."""
 
@@ -54,4 +93,13 @@ class CellRepeated:
     reason: str
 
 
-SessionEvent = Waiting | CellStarted | CellProgress | CellFinished | CellRepeated
+SessionEvent = (
+    Waiting
+    | AtGate
+    | GatePassed
+    | CellStarted
+    | CellProgress
+    | CellExcursion
+    | CellFinished
+    | CellRepeated
+)

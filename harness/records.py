@@ -288,12 +288,35 @@ class Metrics:
             return None
 
 
+GateWhat = Literal["cpu_temp_c", "mem_available_bytes", "cap_pct"]
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """One condition that was waited for before a cell, and how that ended.
+
+    `limit`, `value` (the last one read; None: never) in the unit that `what` ends in; `sensor`: the
+    zone or cluster that `value` is of. `waited_s`: until it held for good, 0 at once; until the
+    wait was over where it did not. `unreadable`: the device does not show it, or (`detail`) only
+    through sensors that are no thermometers; it was not waited for.
+    """
+
+    what: GateWhat
+    outcome: Literal["met", "timeout", "unreadable"]
+    limit: float
+    value: float | None = None
+    sensor: str | None = None
+    waited_s: float = 0.0
+    detail: str | None = None
+
+
 @dataclass(frozen=True)
 class Wait:
-    """The pause before a cell: how long it really was and why."""
+    """The pause before a cell: how long it really was and why; `gates`: what it also waited for."""
 
     seconds: float
     reason: str
+    gates: tuple[GateOutcome, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -446,6 +469,22 @@ class Peaks:
 
 
 @dataclass(frozen=True)
+class Excursion:
+    """A sensor beyond what was allowed while the engine ran, at its first sample beyond.
+
+    `value`, `limit` and `start` (at the engine's start) are readings of the sensor: degrees
+    Celsius, or kHz of a cluster's frequency cap, which then lies below its limit.
+    """
+
+    t_ms: float  # from the start of the engine
+    what: Literal["cpu_temp_max", "cpu_temp_rise", "cap_drop"]
+    sensor: str
+    value: float
+    limit: float
+    start: float
+
+
+@dataclass(frozen=True)
 class CellRecord:
     """One cell as measured; `record.json` is exactly this.
 
@@ -482,6 +521,7 @@ class CellRecord:
     cgroup: CgroupMemory | None = None  # None: not asked for, or the launcher left no result
     status_detail: str | None = None
     peaks: Peaks = field(default_factory=Peaks)
+    excursions: tuple[Excursion, ...] | None = None  # None: nothing was watched, or could be
     notes: tuple[str, ...] = ()
 
     @property

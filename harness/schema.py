@@ -17,6 +17,13 @@ from typing import Any, Literal
 
 from harness.engine_flags import EngineFlags, acts, conflict, excluding, off
 from harness.errors import UsageError
+from harness.session_config import (
+    NO_GATES,
+    USUAL_SESSION,
+    GateConfig,
+    SessionConfig,
+    check_session,
+)
 from harness.target_config import check_target
 from harness.typed import MISSING, from_mapping, in_range, nearest, ranged, say
 from harness.words import counted
@@ -83,6 +90,7 @@ class ScheduleConfig:
     spacing_s: float = field(metadata=ranged(0))
     probe_s: float = field(metadata=ranged(0, 60))
     drop_page_cache: bool
+    gate: GateConfig = NO_GATES
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,7 @@ class Config:
     design: DesignConfig
     verdict: VerdictConfig
     tracking: TrackingConfig
+    session: SessionConfig = USUAL_SESSION
 
 
 # --- checking ------------------------------------------------------------------------------------
@@ -170,6 +179,7 @@ def check_config(data: Mapping[str, Any]) -> Config:
     _check_memory(config)
     _check_cells(config)
     _check_design(config)
+    check_session(config.session, config.schedule.gate)
     return config
 
 

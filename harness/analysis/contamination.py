@@ -144,6 +144,7 @@ def _findings(
                 change_pct=follows[i][0],
                 z=follows[i][1],
             ),
+            tells.went_beyond(record, steps[i].step, change_pct=follows[i][0], z=follows[i][1]),
             tells.fault_storm(faults[i], fault_shares[i], share_pct=s.majflt_time_pct),
             tells.throttled_by_quota(record, share_pct=s.cpu_throttled_pct),
             tells.memory_ran_out(

@@ -7,23 +7,16 @@ where it does not. A battery's temperature is never used: it lags the CPU by min
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.records import CellRecord, DeviceState, ProbeResult, ThermalState
-
-# Zone types that follow the CPU, best first; vendors' own names as they appear in sysfs.
-_CPU_TYPES = (
-    re.compile(r"cpu|x86_pkg|coretemp|k10temp|zenpower|^(big|mid|little)$", re.IGNORECASE),
-    re.compile(r"^(soc|ap|apc\d*|tsens)([-_].*|\d*)$", re.IGNORECASE),
-    re.compile(r"^acpitz$", re.IGNORECASE),
+from harness.analysis.cpu_zones import (
+    STATES_TO_CALL_CONSTANT,
+    TRIP_POINT_C,
+    cpu_rank,
+    readings_by_zone,
 )
-_NOT_CPU = re.compile(r"batt|gpu|skin|modem|pmic|charger|usb|wlan|wifi|nsp|ddr", re.IGNORECASE)
-_TRIP_POINT_C = (
-    90.0  # a reading that never moves and stands this high is a threshold, not a temperature
-)
-_STATES_TO_CALL_CONSTANT = 3
+from harness.records import CellRecord, DeviceState, Excursion, ProbeResult
 
 # the two probes, as they are called in reasons
 COMPUTE, READS = "compute", "direct reads"
@@ -78,21 +71,16 @@ def cpu_sensor(states: Sequence[DeviceState]) -> CpuSensor:
     Rejected: a zone with one and the same reading in all states (three at least) while another zone
     moves, or while it stands where only a trip point does.
     """
-    readings: dict[tuple[str, str | None], list[float]] = {}
-    for state in states:
-        for t in state.thermal:
-            value = _finite(t.temp_c)
-            if value is not None:
-                readings.setdefault((t.zone, t.type), []).append(value)
+    readings = readings_by_zone(states)
     moving = {key for key, values in readings.items() if max(values) > min(values)}
     rejected: list[str] = []
     choices: list[tuple[int, int, float, str, str | None]] = []
     for (zone, kind), values in readings.items():
-        rank = _cpu_rank(ThermalState(zone, kind))
+        rank = cpu_rank(kind)
         if rank is None:
             continue
-        constant = len(values) >= _STATES_TO_CALL_CONSTANT and (zone, kind) not in moving
-        if constant and (moving or values[0] >= _TRIP_POINT_C):
+        constant = len(values) >= STATES_TO_CALL_CONSTANT and (zone, kind) not in moving
+        if constant and (moving or values[0] >= TRIP_POINT_C):
             rejected.append(f"{zone} ({kind}) reads {values[0]:g} °C in all {len(values)} states")
             continue
         choices.append((rank, -len(values), min(values) - max(values), zone, kind))
@@ -132,6 +120,24 @@ def cap_moves_inside(record: CellRecord, tolerance_pct: float) -> tuple[str, ...
         f"the cap of {policy} moved inside {record.cell}, {_ghz(cap)} to {_ghz(after[policy])}"
         for policy, cap in caps_khz(record.entry).items()
         if policy in after and abs(after[policy] - cap) > tolerance_pct / 100 * cap
+    )
+
+
+def cap_dips(record: CellRecord) -> tuple[Excursion, ...]:
+    """Falls of a cap inside the cell that its exit state does not show: the cap came back."""
+    after = caps_khz(record.exit)
+    return tuple(
+        e
+        for e in record.excursions or ()
+        if e.what == "cap_drop" and after.get(e.sensor, 0) >= e.limit
+    )
+
+
+def dip_in_words(record: CellRecord, dip: Excursion) -> str:
+    """The cluster, the cell, from where to where, and when."""
+    return (
+        f"the cap of {dip.sensor} fell inside {record.cell}, {_ghz(round(dip.start))} to "
+        f"{_ghz(round(dip.value))} after {dip.t_ms / 1000:.1f} s, and came back"
     )
 
 
@@ -248,16 +254,6 @@ def _probe_words(
         else:
             agreed.append(words)
     return problems, agreed
-
-
-def _cpu_rank(zone: ThermalState) -> int | None:
-    kind = zone.type or ""
-    if _NOT_CPU.search(kind):
-        return None
-    for rank, pattern in enumerate(_CPU_TYPES):
-        if pattern.search(kind):
-            return rank
-    return None
 
 
 def _finite(x: float | None) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.analysis.counters import compare_identity, compare_work, reads_ahead, work_is_known
-from harness.analysis.device_state import cap_falls, states_in_order
+from harness.analysis.device_state import cap_dips, cap_falls, dip_in_words, states_in_order
 from harness.analysis.usable import speed
 from harness.records import CellRecord
 from harness.verdicts import Drift
@@ -54,7 +54,9 @@ def drift_between(
     else:
         reasons.append(f"{all_of_them} did the same work (counters and text agree)")
     last = repeats[-1]
-    falls = cap_falls(states_in_order([c for c in cells if opening.index <= c.index <= last.index]))
+    between = [c for c in cells if opening.index <= c.index <= last.index]
+    falls = cap_falls(states_in_order(between))
+    falls += tuple(dip_in_words(c, dip) for c in between for dip in cap_dips(c))
     if falls:
         return Drift("throttled", change_pct, (*reasons, *falls))
     stable = abs(change_pct) <= settings.stable_pct + 1e-9

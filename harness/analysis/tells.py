@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.analysis.device_state import cap_moves_inside, caps_khz
+from harness.analysis.device_state import cap_dips, cap_moves_inside, caps_khz, dip_in_words
 from harness.analysis.series import Array, Series
 from harness.analysis.steps import Step
-from harness.records import CellRecord
+from harness.records import CellRecord, Excursion
 from harness.words import counted
 
 MIB = 2.0**20
@@ -105,6 +105,34 @@ def cap_moved(
     if followed(step, before[furthest] > after[furthest], change_pct, z):
         return Finding((f"{words}, and its tokens became {percent(step)}",), could_tell=True)
     return Finding(notes=(f"{words}, but its tokens did not follow",), could_tell=True)
+
+
+def went_beyond(record: CellRecord, step: Step | None, *, change_pct: float, z: float) -> Finding:
+    """Excursions: a cap that fell inside the cell and came back, and temperatures beyond a limit.
+
+    As with caps that moved for good, a cap counts where the tokens followed, and where no trace
+    shows whether they did; both its fall and its return may be the larger step. A temperature is a
+    note whatever the tokens did: heat that slows them shows in the caps, or in the trace itself.
+    """
+    reasons: list[str] = []
+    notes = [_heat_in_words(e) for e in record.excursions or () if e.what != "cap_drop"]
+    for dip in cap_dips(record):
+        words = dip_in_words(record, dip)
+        if step is None:
+            reasons.append(words)
+        elif _moves(step, change_pct, z):
+            reasons.append(f"{words}, and its tokens became {percent(step)}")
+        else:
+            notes.append(f"{words}, but its tokens did not follow")
+    return Finding(tuple(reasons), tuple(notes), could_tell=bool(reasons))
+
+
+def _heat_in_words(e: Excursion) -> str:
+    allowed = f"{e.limit:g} °C" if e.what == "cpu_temp_max" else f"{e.limit - e.start:g} °C more"
+    return (
+        f"{e.sensor} went from {e.start:.1f} to {e.value:.1f} °C within {e.t_ms / 1000:.1f} s, "
+        f"{allowed} allowed"
+    )
 
 
 def followed(step: Step, slower: bool, change_pct: float, z: float) -> bool:

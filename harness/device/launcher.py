@@ -7,17 +7,20 @@ measured is in `result.json` in the directory it was given.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Any, Literal
 
 from harness.errors import DeviceError
 from harness.jsonable import from_json
 from harness.records import CgroupMemory, CgroupMode, DeviceState, Probes
+from harness.targets.target import Target
 
 RESULT = "result.json"
 LOG = "launcher.txt"  # what the launcher itself has to say
 EXIT_RESULT_NOT_WRITTEN = 5
+ANSWER_S = 30.0  # of verbs that look at the device, and run nothing
 
 Status = Literal[
     "ok", "failed", "killed", "spawn_failed", "limit_not_enforced", "cgroup_unavailable"
@@ -109,6 +112,33 @@ def read_result(cell_dir: Path) -> LauncherResult | None:
         return None
     except (OSError, ValueError, AttributeError) as e:
         raise DeviceError(f"{path}: {e}") from e
+
+
+def read_state(target: Target, launcher: PurePath) -> DeviceState:
+    """What the device looks like now (verb `state`). Raises DeviceError."""
+    try:
+        return from_json(DeviceState, ask(target, [str(launcher), "state"]), "state")
+    except ValueError as e:
+        raise DeviceError(f"{launcher} {e}") from None
+
+
+def ask(target: Target, argv: Sequence[str], *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    """The JSON object that a verb of the launcher answers with.
+
+    Without what is null: a launcher that could not look. Raises DeviceError with its own words
+    where it ends in another way.
+    """
+    done = target.call(argv, timeout_s=timeout_s)
+    verb = f"{argv[0]} {argv[1]}"
+    if done.code != 0:
+        said = done.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise DeviceError(f"{verb}: {said or f'exit code {done.code}, and no words'}")
+    try:
+        return {k: v for k, v in json.loads(done.stdout).items() if v is not None}
+    except (ValueError, AttributeError):
+        raise DeviceError(
+            f"{verb}: did not answer as docs/launcher.md says; is it a moe-launcher?"
+        ) from None
 
 
 def last_word(cell_dir: Path) -> str:

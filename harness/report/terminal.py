@@ -7,6 +7,7 @@ in MiB (2^20 bytes) throughout, like `cache_mb` and `memory.limit_mb`; `-` means
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
 import time
@@ -26,16 +27,22 @@ from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import details_in_words, levels_in_words
 from harness.analysis.standing import Standing, standing_in_words
 from harness.analysis.verdict_words import numbers_in_words
+from harness.device.gates import outcome_in_words
 from harness.events import (
+    AtGate,
+    CellExcursion,
     CellFinished,
     CellProgress,
     CellRepeated,
     CellStarted,
+    GatePassed,
     SessionEvent,
     Waiting,
 )
 from harness.looks import look_schedule
 from harness.records import CellRecord, Coins, Plan, Prediction
+from harness.report.cell_words import all_tokens, done
+from harness.report.device_words import excursion_in_words, waited_for
 from harness.report.tables import (
     BAD,
     STYLES,
@@ -113,7 +120,7 @@ class Terminal:
             no_color=None if self.rewrites else True,
         )
         self._live: Live | None = None
-        self._said_s = 0.0
+        self._said_s = -math.inf
         self._waiting_for: int | None = None
 
     # --- lines ---
@@ -221,8 +228,30 @@ class Terminal:
             self._progress(event)
         elif isinstance(event, CellRepeated):
             self.say(f"{_place(event)}: does not count ({event.reason}); it is run again", "yellow")
+        elif isinstance(event, AtGate):
+            self._now_and_then(f"{_place(event)}: {waited_for(event.readings, event.seconds_left)}")
+        elif isinstance(event, GatePassed):
+            self._gate_passed(event)
+        elif isinstance(event, CellExcursion):
+            self.say(f"{_place(event)}: {excursion_in_words(event.excursion)}", UNSURE)
         else:
             self._finished(event)
+
+    def _gate_passed(self, event: GatePassed) -> None:
+        """What took time, or did not come; what was so at once, or never is, is no news."""
+        for outcome in event.outcomes:
+            if outcome.outcome != "unreadable" and outcome.waited_s > 0:
+                style = "" if outcome.outcome == "met" else UNSURE
+                self.say(f"{_place(event)}: {outcome_in_words(outcome)}", style)
+
+    def _now_and_then(self, text: str) -> None:
+        """Rewritten all the time on a terminal; elsewhere a line every now and then."""
+        now = time.monotonic()
+        if self.rewrites:
+            self._rewrite(text)
+        elif now - self._said_s >= PLAIN_PROGRESS_S:
+            self._said_s = now
+            self.say(text)
 
     def _wait(self, event: Waiting) -> None:
         text = f"{_place(event)}: waiting {{}} s ({event.reason})"
@@ -243,18 +272,14 @@ class Terminal:
         speed = "" if event.tok_s is None else f", {event.tok_s:.1f} tok/s"
         text = f"{_place(event)}: token {event.tokens} of {event.n_predict}{speed}"
         if event.tokens >= event.n_predict:
-            text = f"{_place(event)}: {_all(event.n_predict)} out, last probe"
-        now = time.monotonic()
-        if self.rewrites:
-            self._rewrite(text)
-        elif now - self._said_s >= PLAIN_PROGRESS_S:
-            self._said_s = now
-            self.say(text)
+            text = f"{_place(event)}: {all_tokens(event.n_predict)} out, last probe"
+        self._now_and_then(text)
 
     def _finished(self, event: CellFinished) -> None:
+        self._said_s = -math.inf  # the next wait is news
         record = event.record
         if record.status == "ok":
-            words = _done(record)
+            words = done(record)
         else:
             words = f"{record.status}: {record.status_detail or 'no reason given'}"
         self.say(f"{_place(event)}: {words}", "" if record.status == "ok" else BAD)
@@ -369,20 +394,3 @@ def _time_expected(plan: Plan, seconds: Mapping[str, float]) -> str:
         f"time expected: {most}{known}; {counted(len(unknown), 'cell')} unknown, "
         f"at most {duration(limits)} by their time limits"
     )
-
-
-def _all(n_tokens: int) -> str:
-    return "the token" if n_tokens == 1 else f"all {n_tokens} tokens"
-
-
-def _done(record: CellRecord) -> str:
-    scored = record.perplexity
-    if scored is None:
-        made = counted(record.counters.tokens, "token")
-        return f"{_number(record.metrics.tok_s, 2)} tok/s, {made}"
-    error = "" if scored.stderr is None else f" +- {scored.stderr:.4f}"
-    return f"perplexity {scored.value:.4f}{error} of {counted(scored.tokens, 'token')}"
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

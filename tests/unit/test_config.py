@@ -140,7 +140,7 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("schedule.spacing=3", ["schedule.spacing:", "unknown", "'schedule.spacing_s'"]),
         ("shedule.spacing_s=3", ["shedule.spacing_s:", "'schedule.spacing_s'"]),
         ("spacing_s=3", ["spacing_s:", "'schedule.spacing_s'"]),
-        ("+schedule.gate=3", ["schedule.gate:", "unknown"]),
+        ("schedule.gat=3", ["schedule.gat:", "unknown"]),
         ("++nonsense=1", ["nonsense:", "unknown"]),
         ("model=referenc", ["no such model", "'reference'"]),
         ("memory=foo", ["no such memory", "cap, levels, uncapped"]),

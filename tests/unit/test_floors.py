@@ -32,7 +32,7 @@ FLOORS: list[set[str]] = [
     {"cachedir"},
     {"verdicts"},
     {"records", "schema"},
-    {"engine_flags", "engine_env", "findings", "looks", "target_config"},
+    {"engine_flags", "engine_env", "findings", "looks", "session_config", "target_config"},
     {"typed", "jsonable"},
     {"stopping"},
     {"errors", "words"},
