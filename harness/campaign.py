@@ -97,7 +97,7 @@ def _start(
     deployed = _deploy(
         config, target, machine, directory=runs_dir / name, plan=plan, model=model, view=view
     )
-    _ask_engine(target, deployed, plan)
+    _ask_engine(target, deployed, plan, runs_dir / name)
     directory = rundir.make_campaign_dir(runs_dir, name)
     stored = resolved(data)
     with rundir.disk_errors(directory):
@@ -134,7 +134,7 @@ def _resume(
     deployed = _deploy(
         config, target, machine, directory=directory, plan=plan, model=model, view=view
     )
-    _ask_engine(target, deployed, plan)
+    _ask_engine(target, deployed, plan, directory)
     view.say(f"campaign {directory}, resumed")
     return Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
 
@@ -272,14 +272,16 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _ask_engine(target: Target, deployed: Deployed, plan: Plan) -> None:
+def _ask_engine(target: Target, deployed: Deployed, plan: Plan, directory: Path) -> None:
     """Let engine and launcher refuse an arm now rather than after half a campaign."""
-    from harness.device.preflight import check_arm, check_cgroup
+    from harness.device.preflight import check_arm, check_cgroup, scratch_dir
     from harness.engines.native_argv import placed_arm
 
-    for arm in plan.arms.values():
-        check_cgroup(deployed.build.launcher, arm)
-        check_arm(deployed.build.engine, deployed.model, placed_arm(arm, deployed.inputs))
+    build, model = deployed.build, deployed.model
+    with scratch_dir(target, directory) as scratch:
+        for arm in plan.arms.values():
+            check_cgroup(target, build.launcher, arm)
+            check_arm(target, build.engine, model, placed_arm(arm, deployed.inputs), scratch)
 
 
 def _write_first_files(

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.build.types import EngineBuild
+from harness.device.preflight import check_arm, scratch_dir
 from harness.plan import MIB, SLOT_PADDING_BYTES
 from harness.records import Arm, EngineSettings, Plan, PlannedCell
+from harness.targets.local import LocalTarget
 
 FAKE_ENGINE = Path(__file__).resolve().parent / "fake_engine.py"
 STREAM = EngineSettings(
@@ -64,6 +66,13 @@ def make_plan(*arms: Arm, wait_s: float = 0.0) -> Plan:
 def with_engine(arm: Arm, **settings: Any) -> Arm:
     """The arm with other engine settings."""
     return dataclasses.replace(arm, engine=dataclasses.replace(arm.engine, **settings))
+
+
+def asked_here(engine: Path, model: Path, arm: Arm) -> int | None:
+    """What the preflight says of an arm on this machine."""
+    target = LocalTarget("here")
+    with scratch_dir(target, Path("campaign")) as scratch:
+        return check_arm(target, engine, model, arm, scratch)
 
 
 def fake_build(launcher: Path) -> EngineBuild:

@@ -1,4 +1,4 @@
-"""Asks engine and launcher, before anything is started, whether an arm can run here. Runs both.
+"""Asks engine and launcher, before anything is started, whether an arm can run on the target.
 
 `moe-engine --plan-memory` (docs/engine.md) reads the model's catalogue, loads no weights and
 answers in well under a second, so every arm is asked: flags that cannot act together, a prompt that
@@ -8,28 +8,50 @@ limit is one of a ladder: that the engine refuses there is what the campaign is 
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
 import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 from typing import Any
 
-from harness.engine_env import engine_environment
+from harness.engine_env import clean_argv
 from harness.engines import native
 from harness.engines.native_argv import plan_memory_argv
 from harness.errors import DeviceError, UsageError
 from harness.records import Arm
+from harness.targets.target import Target
 
 EXIT_USAGE, EXIT_MODEL = 2, 3
+# of a shell that could not start a program
+_NOT_STARTED = (126, 127)
 TIME_LIMIT_S = 120.0
+_PROMPT = "prompt.txt"
 
 
-def check_arm(engine: Path, model: Path, arm: Arm) -> int | None:
+@contextlib.contextmanager
+def scratch_dir(target: Target, campaign_dir: Path) -> Iterator[PurePath]:
+    """A directory on the target for as long as it is asked; the campaign's may not be there yet."""
+    if target.id.kind == "local":
+        with tempfile.TemporaryDirectory(prefix="moe-harness-") as here:
+            yield Path(here)
+        return
+    there = target.work_dir(campaign_dir / "preflight")
+    try:
+        yield there
+    finally:
+        target.call(["rm", "-rf", "--", str(there)], timeout_s=TIME_LIMIT_S)
+
+
+def check_arm(
+    target: Target, engine: PurePath, model: PurePath, arm: Arm, scratch: PurePath
+) -> int | None:
     """The bytes of anonymous memory that the arm needs; None where it will not fit into its level.
 
-    Raises UsageError when the engine refuses the arm or the arm's limit is below its needs.
+    Paths are the target's. Raises UsageError when the engine refuses the arm or the arm's limit is
+    below its needs.
     """
-    plan = memory_plan(engine, model, arm)
+    plan = memory_plan(target, engine, model, arm, scratch)
     if plan is None:
         return None
     needed = int(plan["needed_bytes"])
@@ -44,18 +66,16 @@ def check_arm(engine: Path, model: Path, arm: Arm) -> int | None:
     return needed
 
 
-def check_cgroup(launcher: Path, arm: Arm) -> None:
-    """Raises UsageError when the arm requires a cgroup limit that cannot be had here."""
+def check_cgroup(target: Target, launcher: PurePath, arm: Arm) -> None:
+    """Raises UsageError when the arm requires a cgroup limit that cannot be had there."""
     if arm.cgroup_limit_bytes is None or arm.cgroup_mode != "required":
         return
     argv = [str(launcher), "selftest", "--cgroup-limit-bytes", str(arm.cgroup_limit_bytes)]
+    done = target.call(argv, timeout_s=TIME_LIMIT_S)
     try:
-        done = subprocess.run(
-            argv, capture_output=True, timeout=TIME_LIMIT_S, check=False, stdin=subprocess.DEVNULL
-        )
         answer = json.loads(done.stdout)
         available, reason = answer["cgroup_available"], answer["cgroup_reason"]
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         raise DeviceError(
             f"{launcher}: selftest did not answer as docs/launcher.md says; is it a moe-launcher?"
         ) from None
@@ -66,37 +86,30 @@ def check_cgroup(launcher: Path, arm: Arm) -> None:
         )
 
 
-def memory_plan(engine: Path, model: Path, arm: Arm) -> dict[str, Any] | None:
+def memory_plan(
+    target: Target, engine: PurePath, model: PurePath, arm: Arm, scratch: PurePath
+) -> dict[str, Any] | None:
     """The engine's memory plan for an arm, as it prints it, with no limit in force.
 
     None: it does not fit into its level.
     """
-    with tempfile.TemporaryDirectory(prefix="moe-harness-") as scratch:
-        prompt = Path(scratch) / "prompt.txt"
-        prompt.write_bytes(arm.prompt.encode())
-        argv = plan_memory_argv(engine, model, prompt, arm)
-        try:
-            done = subprocess.run(
-                argv,
-                capture_output=True,
-                timeout=TIME_LIMIT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env=engine_environment(),
-            )
-        except subprocess.TimeoutExpired:
-            raise UsageError(
-                f"{engine}: --plan-memory gave no answer in {TIME_LIMIT_S:g} s; is it a moe-engine?"
-            ) from None
-        except OSError as e:
-            raise DeviceError(f"{engine}: cannot be run: {e.strerror}") from e
-    words = native.complaint(done.stderr) or f"exit code {done.returncode}, no error message"
-    if done.returncode == native.EXIT_REFUSED and arm.level is not None:
+    prompt = scratch / _PROMPT
+    with tempfile.NamedTemporaryFile(prefix="moe-harness-") as file:
+        file.write(arm.prompt.encode())
+        file.flush()
+        target.put(Path(file.name), prompt)
+    argv = clean_argv(plan_memory_argv(engine, model, prompt, arm))
+    done = target.call(argv, timeout_s=TIME_LIMIT_S)
+    words = native.complaint(done.stderr) or f"exit code {done.code}, no error message"
+    if done.code == native.EXIT_REFUSED and arm.level is not None:
         return None
     # refused although no limit is in force: a cache below one token's cycle
-    if done.returncode in (EXIT_USAGE, EXIT_MODEL, native.EXIT_REFUSED):
+    if done.code in (EXIT_USAGE, EXIT_MODEL, native.EXIT_REFUSED):
         raise UsageError(f"cells.{arm.name}: the engine refuses it: {words}")
-    if done.returncode != 0:
+    if done.code in _NOT_STARTED:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise DeviceError(f"{engine}: cannot be run on {target.id.name}: {said or words}")
+    if done.code != 0:
         raise DeviceError(f"cells.{arm.name}: {engine} --plan-memory failed: {words}")
     try:
         plan = json.loads(done.stdout)

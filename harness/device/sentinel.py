@@ -18,7 +18,7 @@ from harness.records import Excursion
 from harness.session_config import SessionConfig
 from harness.targets.target import Target
 
-TAIL_BYTES = 16384  # seconds of samples, also of a device with a hundred sensors
+TAIL_BYTES = 8192  # seconds of samples, also of a device with eighty sensors
 _HEADER = b"t_ms,"
 _CAP, _TEMPERATURE = ".max_khz", ".temp_c"
 _CALL_S = 10.0

@@ -21,6 +21,9 @@ from launcher_parts import MIB, PYTHON, Run, command, file_text, is_alive, resul
 
 from harness.device.preflight import check_cgroup
 from harness.errors import DeviceError, UsageError
+from harness.targets.local import LocalTarget
+
+HERE = LocalTarget("here")
 
 pytestmark = pytest.mark.slow  # the first test builds the launcher
 
@@ -323,7 +326,7 @@ def test_an_arm_that_requires_what_cannot_be_had_is_refused_before_anything_is_m
 ) -> None:
     del cgroups
     arm = replace(make_arm(), cgroup_limit_bytes=64 * MIB, cgroup_mode="required")
-    check_cgroup(launcher, arm)
+    check_cgroup(HERE, launcher, arm)
     device = made_up(tmp_path / "device", "cpu\n")
     elsewhere = tmp_path / "launcher"
     elsewhere.write_text(
@@ -332,11 +335,11 @@ def test_an_arm_that_requires_what_cannot_be_had_is_refused_before_anything_is_m
     )
     elsewhere.chmod(0o755)
     with pytest.raises(UsageError, match=r"memory\.cgroup: required, but the cgroup hierarchy"):
-        check_cgroup(elsewhere, arm)
-    check_cgroup(elsewhere, replace(arm, cgroup_mode="wanted"))
-    check_cgroup(elsewhere, replace(arm, cgroup_limit_bytes=None))
+        check_cgroup(HERE, elsewhere, arm)
+    check_cgroup(HERE, elsewhere, replace(arm, cgroup_mode="wanted"))
+    check_cgroup(HERE, elsewhere, replace(arm, cgroup_limit_bytes=None))
     with pytest.raises(DeviceError, match="is it a moe-launcher"):
-        check_cgroup(Path("/bin/true"), arm)
+        check_cgroup(HERE, Path("/bin/true"), arm)
 
 
 def test_who_lacks_the_rights_is_told_so(launcher: Path, cgroups: Path) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cell_parts import PLAIN, make_plan
+from cell_parts import PLAIN, asked_here, make_plan
 
 from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
 from harness.build import EngineBuild, ensure_engine
 from harness.device.launcher import Sampling
-from harness.device.preflight import check_arm
 from harness.errors import DeviceError, UsageError
 from harness.journal import Journal
 from harness.models import ModelFile, resolve_model
@@ -223,5 +222,5 @@ def test_a_cache_below_one_tokens_cycle_is_refused_before_anything_starts(
     build: EngineBuild, model: ModelFile
 ) -> None:
     with pytest.raises(UsageError, match=r"cells\.small: the engine refuses it: .*16 \+ 16 slots"):
-        check_arm(build.engine, model.path, arm("small", cache_mb=2))
-    assert check_arm(build.engine, model.path, arm("forced", cache_mb=2, force_cache=True))
+        asked_here(build.engine, model.path, arm("small", cache_mb=2))
+    assert asked_here(build.engine, model.path, arm("forced", cache_mb=2, force_cache=True))

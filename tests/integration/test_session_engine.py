@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cell_parts import make_plan
+from cell_parts import asked_here, make_plan
 
 from harness.build import EngineBuild, ensure_engine
 from harness.device.launcher import Sampling
-from harness.device.preflight import check_arm
 from harness.engines import native
 from harness.errors import DeviceError
 from harness.journal import Journal
@@ -108,7 +107,7 @@ def test_every_mode_says_the_same_and_counts_what_it_did(
 def test_a_cap_is_kept_or_the_cell_refused_with_both_numbers(
     tmp_path: Path, build: EngineBuild, model: ModelFile
 ) -> None:
-    needed = check_arm(build.engine, model.path, BASELINE)
+    needed = asked_here(build.engine, model.path, BASELINE)
     enough, little = needed + (8 << 20), needed - (8 << 20)
     arms = [arm("enough", limit=enough), arm("little", limit=little)]
     records = run(tmp_path, make_plan(*arms), build, model)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from cell_parts import make_arm
 
 from harness.build.engine import version_line
-from harness.device.preflight import memory_plan
-from harness.engine_env import engine_environment
+from harness.device.preflight import memory_plan, scratch_dir
+from harness.engine_env import clean_argv, engine_environment
+from harness.errors import DeviceError
+from harness.targets.local import LocalTarget
 from harness.verify.engine_run import dump_layer
 
 
@@ -36,7 +39,34 @@ def test_only_what_an_engine_would_read_is_taken_away(monkeypatch: pytest.Monkey
 
 
 def test_the_preflight_does_not_hand_them_on(strict: Path) -> None:
-    assert memory_plan(strict, Path("m.gguf"), make_arm()) == {"needed_bytes": 7}
+    target = LocalTarget("here")
+    with scratch_dir(target, Path("campaign")) as scratch:
+        plan = memory_plan(target, strict, Path("m.gguf"), make_arm(), scratch)
+    assert plan == {"needed_bytes": 7}
+    assert not Path(scratch).exists()
+
+
+def test_nor_does_it_where_a_login_sets_them(strict: Path) -> None:
+    """As over ssh: the environment is the login's, and not ours to choose."""
+    argv = ["-a b", "$(x)", "it's", ""]
+    as_it_is = subprocess.run([str(strict)], check=False, capture_output=True)
+    assert as_it_is.returncode == 2
+    done = subprocess.run(clean_argv([str(strict)]), check=False, capture_output=True)
+    assert done.returncode == 0
+    done = subprocess.run(
+        clean_argv(["printf", "%s|", *argv]), check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "-a b|$(x)|it's||"
+
+
+def test_an_engine_that_cannot_be_run_is_one_line() -> None:
+    target = LocalTarget("here")
+    with (
+        scratch_dir(target, Path("campaign")) as scratch,
+        pytest.raises(DeviceError, match=r"/nowhere: cannot be run on here: .*") as refused,
+    ):
+        memory_plan(target, Path("/nowhere"), Path("m.gguf"), make_arm(), scratch)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_layer_check_does_not_hand_them_on(strict: Path) -> None:

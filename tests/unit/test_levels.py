@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cell_parts import FAKE_ENGINE, Numbers, make_arm, with_engine
+from cell_parts import FAKE_ENGINE, Numbers, asked_here, make_arm, with_engine
 
 from harness.configure import check, compose
-from harness.device.preflight import check_arm
 from harness.errors import UsageError
 from harness.jsonable import from_json, to_json
 from harness.plan import MIB, make_plan
@@ -197,17 +196,17 @@ def engine(tmp_path: Path) -> Path:
 
 def test_a_level_that_is_too_small_does_not_stop_a_campaign_that_looks_for_it(engine: Path) -> None:
     level = MemoryLevel("lru", 40)
-    assert check_arm(engine, Path("m"), arm_of(100, 40, level)) is None
-    assert check_arm(engine, Path("m"), arm_of(100, 200, replace(level, limit_mb=200)))
+    assert asked_here(engine, Path("m"), arm_of(100, 40, level)) is None
+    assert asked_here(engine, Path("m"), arm_of(100, 200, replace(level, limit_mb=200)))
     with pytest.raises(UsageError, match=r"cells\.lru: the engine refuses it: needs"):
-        check_arm(engine, Path("m"), arm_of(100, 40, None))
+        asked_here(engine, Path("m"), arm_of(100, 40, None))
 
 
 def test_any_other_refusal_stops_it_at_a_level_too(engine: Path) -> None:
     arm = arm_of(100, 200, MemoryLevel("lru", 200))
     odd = replace(arm, prompt=json.dumps({"refuse": "no such flag"}))
     with pytest.raises(UsageError, match="no such flag"):
-        check_arm(engine, Path("m"), odd)
+        asked_here(engine, Path("m"), odd)
 
 
 # --- records ---
