@@ -1,0 +1,345 @@
+"""A connection to a machine, over as many others as lie on the way: sockets, host keys, logging in,
+and noticing that the other end has died. Touches the network.
+
+paramiko's keepalive asks for no answer, and a cut network tells nobody, so a `Watch` asks while
+nothing comes and ends the connection when no answer does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, ClassVar, Protocol
+
+import paramiko
+from paramiko.common import MSG_CHANNEL_REQUEST
+from paramiko.ssh_exception import IncompatiblePeer
+
+from harness.errors import DeviceError
+from harness.targets.link import LinkLost
+from harness.targets.ssh_hosts import Hop
+from harness.targets.ssh_keys import log_in
+from harness.targets.ssh_known import Server, check_key, known_types, read_known
+
+# silence after which the other end is asked for a sign of life, and after which it counts as dead
+ASK_AFTER_S = 3.0
+DEAD_AFTER_S = 10.0
+TICK_S = 0.25
+WINDOW_BYTES = 1 << 22
+# those that need no separate checksum, whose computation in Python costs more than the cipher
+FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+SIGNAL_NAMED_BY_NONE = -255  # servers name the usual signals only
+KEY_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+
+# its threads tell their troubles to a log, which Python prints when nobody has set one up; what
+# matters of that is in our own messages
+logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+
+
+class _Stream(Protocol):
+    """What paramiko needs of a socket; sockets and its own channels offer it."""
+
+    def recv(self, size: int, /) -> bytes: ...
+    def send(self, data: bytes, /) -> int: ...
+    def settimeout(self, value: float | None, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Heard:
+    """A socket that knows when something last came, and reads more than is asked for at a time.
+
+    paramiko reads each packet in three small pieces.
+    """
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._ahead = memoryview(b"")
+        self.count = 0
+        self._closed = False  # paramiko looks at it
+
+    def recv(self, size: int) -> bytes:
+        if not self._ahead:
+            self._ahead = memoryview(self._stream.recv(max(size, 1 << 17)))
+            self.count += 1
+        piece, self._ahead = self._ahead[:size], self._ahead[size:]
+        return piece.tobytes()
+
+    def send(self, data: bytes) -> int:
+        return self._stream.send(data)
+
+    def settimeout(self, value: float | None) -> None:
+        self._stream.settimeout(value)
+
+    def close(self) -> None:
+        self._closed = True
+        self._stream.close()
+
+
+def _channel_request(channel: Any, message: paramiko.Message) -> None:
+    """As paramiko's own, which drops the name of the signal that ended a program."""
+    at = message.packet.tell()
+    if message.get_text() == "exit-signal":
+        message.get_boolean()
+        channel.transport.ended_by[channel.get_id()] = message.get_text()
+    message.packet.seek(at)
+    _TRANSPORT_HANDLERS[MSG_CHANNEL_REQUEST](channel, message)
+
+
+_TRANSPORT_HANDLERS: dict[int, Any] = dict(paramiko.Transport._channel_handler_table)  # type: ignore[attr-defined]
+
+
+class Transport(paramiko.Transport):
+    """paramiko's, which also tells which signal ended a program."""
+
+    _channel_handler_table: ClassVar = {
+        **_TRANSPORT_HANDLERS,
+        MSG_CHANNEL_REQUEST: _channel_request,
+    }
+
+    def __init__(self, heard: _Heard, hop: Hop) -> None:
+        super().__init__(heard, default_window_size=WINDOW_BYTES)  # type: ignore[arg-type]
+        self.heard = heard
+        self.ended_by: dict[int, str] = {}
+        self.banner_timeout = self.handshake_timeout = self.auth_timeout = hop.connect_timeout_s
+        options = self.get_security_options()
+        fast = tuple(name for name in FAST_CIPHERS if name in options.ciphers)
+        options.ciphers = fast + tuple(c for c in options.ciphers if c not in fast)
+
+    def exit_code(self, channel: paramiko.Channel) -> int | None:
+        """How a program ended, as of `Finished`; None when the server did not say."""
+        name = self.ended_by.get(channel.get_id())
+        if name is not None:
+            number = getattr(signal, f"SIG{name}", None)
+            return SIGNAL_NAMED_BY_NONE if number is None else -int(number)
+        return channel.recv_exit_status() if channel.exit_status >= 0 else None
+
+
+class Watch(threading.Thread):
+    """Ends a connection whose other end says nothing though it is asked."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(daemon=True, name="ssh-watch")
+        self._connection = connection
+        self._over = threading.Event()
+        self._asking: threading.Thread | None = None
+
+    def end(self) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        heard = self._connection.transport.heard
+        count, silent_s, before = heard.count, 0.0, time.monotonic()
+        while not self._over.wait(TICK_S):
+            now = time.monotonic()
+            # a tick that comes late is our own pause (a stopped process), not the other's
+            silent_s += min(now - before, 4 * TICK_S)
+            before = now
+            if heard.count != count:
+                count, silent_s = heard.count, 0.0
+            if silent_s >= DEAD_AFTER_S:
+                self._connection.give_up(f"no sign of life for {DEAD_AFTER_S:.0f} s")
+                return
+            if silent_s >= ASK_AFTER_S and (self._asking is None or not self._asking.is_alive()):
+                # in a thread of its own: it waits where the network takes nothing more
+                self._asking = threading.Thread(target=self._ask, daemon=True, name="ssh-ask")
+                self._asking.start()
+
+    def _ask(self) -> None:
+        with contextlib.suppress(Exception):
+            self._connection.transport.global_request("keepalive@openssh.com", wait=True)
+
+
+class Connection:
+    """A way to a machine that has let us in. Raises LinkLost or DeviceError when there is none."""
+
+    def __init__(self, hops: Sequence[Hop]) -> None:
+        self.hop = hops[-1]
+        self._transports: list[Transport] = []
+        self._command: _Command | None = None
+        self._why: str | None = None
+        self._watch: Watch | None = None
+        try:
+            for number, hop in enumerate(hops):
+                self._add(hop, direct=number == 0 and hop.proxy_command is None)
+        except BaseException:
+            self.close()
+            raise
+        self._watch = Watch(self)
+        self._watch.start()
+
+    @property
+    def transport(self) -> Transport:
+        """The one to the machine itself."""
+        return self._transports[-1]
+
+    def alive(self) -> bool:
+        return self._why is None and all(t.is_active() for t in self._transports)
+
+    def gone_within(self, seconds: float) -> bool:
+        """Is it gone, or found to be soon? paramiko closes channels a moment before it knows."""
+        until = time.monotonic() + seconds
+        while self.alive():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def lost(self, reason: str | None = None) -> LinkLost:
+        """What to raise when something failed because the connection is gone."""
+        reason = self._why or reason or "the other side ended it"
+        return LinkLost(f"lost the connection to {self.hop.address}: {reason}")
+
+    def give_up(self, reason: str) -> None:
+        """End it at once, without a word to the other side; whoever waits for it goes on."""
+        if self._why is None:
+            self._why = reason
+        # from here outwards: the ends of the inner ones would be sent over the outer
+        for transport in self._transports:
+            with contextlib.suppress(Exception):
+                transport.close()
+        if self._command is not None:
+            self._command.close()
+
+    def close(self) -> None:
+        """Let go of it; never raises and waits for nobody."""
+        if self._watch is not None:
+            self._watch.end()
+        self.give_up("it was closed")
+
+    @contextlib.contextmanager
+    def noticing(self) -> Iterator[None]:
+        """Failures of what is done with the connection, as LinkLost."""
+        if not self.alive():
+            raise self.lost()
+        try:
+            yield
+        except (paramiko.SSHException, EOFError, OSError) as e:
+            raise self.lost(_reason(e)) from e
+
+    def _add(self, hop: Hop, *, direct: bool) -> None:
+        try:
+            transport = Transport(_Heard(self._stream(hop)), hop)
+            self._transports.append(transport)
+            server = Server(hop.host, hop.port, hop.alias, direct)
+            known = read_known(hop.known_files)
+            options = transport.get_security_options()
+            wanted = [
+                name
+                for kind in known_types(known, server)
+                for name in KEY_ALGORITHMS.get(kind, (kind,))
+                if name in options.key_types
+            ]
+            options.key_types = (*wanted, *(t for t in options.key_types if t not in wanted))
+            transport.start_client(timeout=hop.connect_timeout_s)
+            key = transport.get_remote_server_key()
+            check_key(known, hop.known_files, server, key.get_name(), key.asbytes())
+            log_in(transport, hop)
+        except DeviceError:
+            raise
+        except IncompatiblePeer as e:
+            raise DeviceError(f"{hop.address}: {_reason(e)}; its sshd is too old or too new") from e
+        except (paramiko.SSHException, EOFError, OSError) as e:
+            raise LinkLost(f"cannot connect to {hop.address}: {_reason(e)}{self._said()}") from e
+
+    def _said(self) -> str:
+        said = self._command.said() if self._command is not None else ""
+        return f" ({said})" if said else ""
+
+    def _stream(self, hop: Hop) -> _Stream:
+        if self._transports:
+            try:
+                return self._transports[-1].open_channel(
+                    "direct-tcpip",
+                    (hop.host, hop.port),
+                    ("127.0.0.1", 0),
+                    timeout=hop.connect_timeout_s,
+                )
+            except paramiko.ChannelException as e:
+                raise LinkLost(f"cannot connect to {hop.address} over the jump host: {e}") from e
+        if hop.proxy_command is not None:
+            self._command = _Command(hop.proxy_command)
+            return self._command.socket
+        return _socket(hop)
+
+
+def _socket(hop: Hop) -> socket.socket:
+    family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(hop.family, 0)
+    try:
+        addresses = socket.getaddrinfo(hop.host, hop.port, family, socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as e:
+        reason = e.strerror if isinstance(e, socket.gaierror) else str(e)
+        raise LinkLost(f"cannot connect to {hop.address}: the name is not known ({reason})") from e
+    failure: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
+    for kind, sort, protocol, _, address in addresses:
+        stream = socket.socket(kind, sort, protocol)
+        try:
+            stream.settimeout(hop.connect_timeout_s)
+            if hop.bind_address is not None:
+                stream.bind((hop.bind_address, 0))
+            stream.connect(address)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return stream
+        except OSError as e:
+            stream.close()
+            failure = e
+    raise failure
+
+
+class _Command:
+    """A command that stands in for the network (ProxyCommand), by a pair of sockets."""
+
+    def __init__(self, command: str) -> None:
+        self.socket, theirs = socket.socketpair()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we do
+        # as ssh does it: what it says is the user's own configuration; no signal of our terminal
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=self._errors.fileno(),
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def said(self) -> str:
+        """The last line of its standard error."""
+        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        try:
+            self._errors.seek(0)
+            lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        except ValueError:  # closed
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        self.socket.close()
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self._process.terminate()
+            self._process.wait(1.0)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+def _reason(error: BaseException) -> str:
+    """An exception in a few words of one line."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if isinstance(error, EOFError):
+        return "the other side ended it"
+    text = " ".join(str(error).split())
+    if "protocol banner" in text:
+        return "what answers there is no SSH server, or it does not answer in time"
+    return text or type(error).__name__
