@@ -6,21 +6,10 @@ may leave the buffer as it was, so a model there would be "read" in no time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from harness.errors import DeviceError
-from harness.targets.link import Finished
+from harness.targets.link import Call
 
 USE_INSTEAD = "use a directory below /data/local/tmp (target.dir=)"
-
-
-class Call(Protocol):
-    """`Link.call`, or another that runs a program on the device."""
-
-    def __call__(
-        self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b""
-    ) -> Finished: ...
 
 
 # Numbers of statfs(2).

@@ -43,6 +43,13 @@ class Channel(Protocol):
         """Close its standard input and let it go; never raises."""
 
 
+class Call(Protocol):
+    """`Link.call`, by itself: for those who need no more than to run short programs."""
+
+    def __call__(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
+        """See `Link.call`."""
+
+
 # bytes so far, bytes in all
 OnBytes = Callable[[int, int], None]
 
