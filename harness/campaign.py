@@ -165,7 +165,7 @@ def _deploy(
     from harness.device.deploy import deploy, deploy_launcher
 
     build = deploy_launcher(target, _engine(config, machine))
-    claim(target, owner_of(directory), wait_s=0.0, say=view.say)
+    claim(target, owner_of(directory), wait_s=config.session.wait_for_device_s, say=view.say)
     return deploy(
         target,
         build,
@@ -359,6 +359,8 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             evict_page_cache=campaign.config.schedule.drop_page_cache,
             wants=steering.wants,
             inputs=deployed.inputs,
+            gate=campaign.config.schedule.gate,
+            limits=campaign.config.session,
             stop=stop,
         )
 

@@ -11,49 +11,52 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from harness.build.types import EngineBuild
 from harness.collect import collect_cell
+from harness.device.gates import await_gates, missed, outcome_in_words
 from harness.device.launcher import (
     EXIT_RESULT_NOT_WRITTEN,
-    LOG,
     Sampling,
     last_word,
-    launcher_argv,
     read_result,
+    read_state,
 )
-from harness.engines import native
 from harness.engines.native_argv import engine_argv, placed_arm
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import (
+    AtGate,
     CellFinished,
     CellRepeated,
-    CellStarted,
+    GatePassed,
     SessionEvent,
     Waiting,
 )
 from harness.journal import Journal, finished_cells, json_sha256, write_atomically
 from harness.jsonable import to_json
-from harness.records import Arm, CellRecord, Plan, PlannedCell, Wait
+from harness.launching import ENDING_S, Launching
+from harness.records import (
+    Arm,
+    CellRecord,
+    DeviceState,
+    GateOutcome,
+    Plan,
+    PlannedCell,
+    Wait,
+)
+from harness.session_config import NO_GATES, USUAL_SESSION, GateConfig, SessionConfig
 from harness.stopping import StopFlag
-from harness.targets.target import CellLost, Running, Target
-from harness.watching import Progress
+from harness.targets.target import CellLost, Target
 from harness.words import counted
 
 PROMPT = "prompt.txt"
 LOCK = ".cell.lock"
 
-# The launcher gives the engine 2 s after SIGTERM before it kills it, and then writes its result.
-ENDING_S = 15.0
 # So this long after its harness died a launcher that still runs has not noticed.
 ORPHAN_S = 4.0
-# Beyond the cell's own time limit: probes, self-test and loading a result onto a slow disk.
-OVERTIME_S = 60.0
-POLL_S = 0.05
 STOP_POLL_S = 0.2
-TELEMETRY_TAIL_BYTES = 8192
 # The launcher reserves 256 KiB for its result; the samples of one minute take as much again.
 MIN_FREE_BYTES = 512 * 1024
 
@@ -92,7 +95,8 @@ def run_session(
     stop_when_baseline_fails: bool = True,
     wants: Wants = every_cell,
     inputs: Mapping[str, str] | None = None,
-    max_repeats: int = 2,
+    gate: GateConfig = NO_GATES,
+    limits: SessionConfig = USUAL_SESSION,
     stop: StopFlag | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -101,7 +105,8 @@ def run_session(
 
     Paths of `build` and `model` are the target's; `inputs`: where texts and routes of the arms are
     there, by their paths here. Cells that `wants` turns down are passed over: once what they would
-    show is known. A cell that was lost with the device is run again, `max_repeats` times at most.
+    show is known. `gate`: what must hold before each, beside the pause; `limits`: what is watched
+    while one runs, and how often one that was throttled, or lost with the device, is run again.
 
     The pause before a cell is measured from the end of the one before; the first cell after a
     resume waits as well. Raises UsageError (settings that cannot act, or a resume with another
@@ -120,7 +125,8 @@ def run_session(
         stop_when_baseline_fails=stop_when_baseline_fails,
         wants=wants,
         inputs=inputs or {},
-        max_repeats=max_repeats,
+        gate=gate,
+        limits=limits,
         stop=stop or StopFlag(),
         clock=clock,
         sleep=sleep,
@@ -141,11 +147,13 @@ class _Session:
     stop_when_baseline_fails: bool
     wants: Wants
     inputs: Mapping[str, str]
-    max_repeats: int
+    gate: GateConfig
+    limits: SessionConfig
     stop: StopFlag
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     cell: PlannedCell | None = None  # the one under way
+    seen: list[DeviceState] = field(default_factory=list)  # of the cells so far
     last_end: float | None = None  # of the cell before, on the monotonic clock
 
     def run(self) -> list[CellRecord]:
@@ -235,35 +243,42 @@ class _Session:
     # --- one cell ---
 
     def _run_cell(self, cell: PlannedCell, resumed: bool) -> CellRecord:
-        """The cell's record; what is lost with the device is run again."""
+        """The cell's record. One that was lost is run again; one that throttled, if asked for."""
         for repeats in itertools.count():
             try:
-                return self._attempt(cell, resumed)
+                return self._attempt(cell, resumed, last=repeats >= self.limits.max_repeats)
             except CellLost as e:
                 self.last_end = self.clock()
-                self.journal.append("cell_lost", index=cell.index, cell=cell.name, reason=str(e))
-                self.on_event(CellRepeated(cell, len(self.plan.cells), str(e)))
-                if repeats >= self.max_repeats:
+                reason = str(e)
+                self.journal.append(
+                    "cell_repeated", index=cell.index, cell=cell.name, reason=reason
+                )
+                if repeats >= self.limits.max_repeats:
                     raise DeviceError(
-                        f"cell {cell.name} was lost {counted(repeats + 1, 'time')} ({e}); "
+                        f"cell {cell.name} was lost {counted(repeats + 1, 'time')} ({reason}); "
                         "what was measured before is kept"
                     ) from e
+                self.on_event(CellRepeated(cell, len(self.plan.cells), reason))
         raise AssertionError("unreachable")
 
-    def _attempt(self, cell: PlannedCell, resumed: bool) -> CellRecord:
-        """From the pause before the cell to its record on disk. Raises CellLost."""
+    def _attempt(self, cell: PlannedCell, resumed: bool, last: bool) -> CellRecord:
+        """From the pause before the cell to its record on disk. Raises CellLost.
+
+        `last`: it counts also when it throttles, as it will not be run again.
+        """
         self.cell = cell
         began = self.clock() if self.last_end is None else self.last_end
         self._await_end_of_others()
         reason = self._pause(cell, began, resumed)
+        gates = self._await_gates(cell)
         cell_dir = self.journal.make_cell_dir(_dir_name(cell))
         work_dir = self.target.work_dir(cell_dir)
         arm = self.plan.arms[cell.arm]
         prompt = cell_dir / PROMPT
         self._prepare(cell, arm, prompt, work_dir)
         argv = self._engine_argv(arm, work_dir)
-        wait = Wait(self.clock() - began, reason)
-        code = self._launch(cell, arm, argv, work_dir)
+        wait = Wait(self.clock() - began, reason, gates)
+        code = self._launching.run(cell, arm, argv, work_dir, last=last)
         self.last_end = self.clock()
         self.target.get(work_dir, cell_dir)
         self._check_host_was_heard(cell_dir)
@@ -278,10 +293,12 @@ class _Session:
             target=self.target.id,
             model_sha256=self.model.sha256,
             wait=wait,
+            limits=self.limits,
         )
         if record.status != "ok":
             self._check_space()  # a full disk is not the arm's fault: the cell is not counted
         self.journal.write_record(cell_dir, record)
+        self.seen += [state for state in (record.entry, record.exit) if state is not None]
         self.cell = None
         self.on_event(CellFinished(cell, len(self.plan.cells), record))
         return record
@@ -302,6 +319,27 @@ class _Session:
             self.on_event(Waiting(cell, len(self.plan.cells), left, reason))
             self._nap(min(left, 1.0))
         return reason
+
+    def _await_gates(self, cell: PlannedCell) -> tuple[GateOutcome, ...]:
+        """Wait for what `gate` asks for; DeviceError where it does not come and that is to stop."""
+        total = len(self.plan.cells)
+        outcomes = await_gates(
+            lambda: read_state(self.target, self.build.launcher),
+            self.gate,
+            nap=self._nap,
+            seen=self.seen,
+            on_poll=lambda left, now: self.on_event(AtGate(cell, total, left, now)),
+            clock=self.clock,
+        )
+        if outcomes:
+            self.journal.append("cell_gated", index=cell.index, cell=cell.name, gates=outcomes)
+            self.on_event(GatePassed(cell, total, outcomes))
+        if self.gate.on_timeout == "stop" and (late := missed(outcomes)):
+            raise DeviceError(
+                f"cell {cell.name} was not started: "
+                f"{'; '.join(outcome_in_words(o) for o in late)} (schedule.gate)"
+            )
+        return outcomes
 
     def _nap(self, seconds: float) -> None:
         """Sleep in slices, so that a stop is heeded at once."""
@@ -326,6 +364,22 @@ class _Session:
                     f"end it and resume (it holds {self._lock})"
                 )
             self._nap(STOP_POLL_S)
+
+    @property
+    def _launching(self) -> Launching:
+        return Launching(
+            target=self.target,
+            launcher=self.build.launcher,
+            probe_file=self.model.path,
+            lock=self._lock,
+            total=len(self.plan.cells),
+            sampling=self.sampling,
+            limits=self.limits,
+            on_event=self.on_event,
+            stop=self.stop,
+            clock=self.clock,
+            sleep=self.sleep,
+        )
 
     @property
     def _lock(self) -> PurePath:
@@ -361,57 +415,6 @@ class _Session:
     def _engine_argv(self, arm: Arm, work_dir: PurePath) -> list[str]:
         placed = placed_arm(arm, self.inputs)
         return engine_argv(self.build.engine, self.model.path, work_dir / PROMPT, placed, work_dir)
-
-    def _launch(self, cell: PlannedCell, arm: Arm, argv: list[str], work_dir: PurePath) -> int:
-        """Run the launcher to its end; its exit code. Never leaves it running."""
-        command = launcher_argv(
-            self.build.launcher,
-            work_dir,
-            argv,
-            sampling=self.sampling,
-            probe_file=self.model.path,
-            data_limit_bytes=arm.data_limit_bytes,
-            cgroup_limit_bytes=arm.cgroup_limit_bytes,
-            cgroup_mode=arm.cgroup_mode,
-            time_limit_s=arm.time_limit_s,
-        )
-        telemetry = work_dir / native.TELEMETRY
-        running = self.target.run(
-            command,
-            log=work_dir / LOG,
-            lock=self._lock,
-            tails={telemetry: TELEMETRY_TAIL_BYTES},
-        )
-        try:
-            self.on_event(CellStarted(cell, len(self.plan.cells)))
-            deadline = self.clock() + arm.time_limit_s + OVERTIME_S
-            progress = Progress(
-                cell,
-                len(self.plan.cells),
-                arm.n_predict,
-                telemetry=lambda: self.target.tail(telemetry, TELEMETRY_TAIL_BYTES),
-                on_event=self.on_event,
-                clock=self.clock,
-            )
-            while running.poll() is None and self.clock() < deadline:
-                self.stop.heed()
-                progress.look()
-                self.sleep(POLL_S)
-        finally:
-            code = self._end(running)
-        return code
-
-    def _end(self, running: Running) -> int:
-        """Make sure that the launcher has ended, in good order if it can; its exit code."""
-        if running.poll() is None:
-            running.terminate()
-        deadline = time.monotonic() + ENDING_S
-        while (code := running.poll()) is None:
-            with contextlib.suppress(KeyboardInterrupt):  # it is ending already
-                if time.monotonic() > deadline:
-                    running.kill()
-                time.sleep(POLL_S)
-        return code
 
 
 def _dir_name(cell: PlannedCell) -> str:

@@ -11,6 +11,23 @@ from harness.records import PlannedCell
 LOOK_S = 1.0
 
 
+class EverySecond:
+    """Calls what it was given, at most once a second, the first time after one."""
+
+    def __init__(self, clock: Callable[[], float], *looks: Callable[[], None]) -> None:
+        """`looks` may raise; what comes after is then not called."""
+        self._clock = clock
+        self._looks = looks
+        self._next = clock() + LOOK_S
+
+    def look(self) -> None:
+        """Call them, if it is time."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + LOOK_S
+            for look in self._looks:
+                look()
+
+
 class Progress:
     """Tells how far the engine is, from the tail of its telemetry."""
 
@@ -24,22 +41,18 @@ class Progress:
         on_event: Callable[[SessionEvent], None],
         clock: Callable[[], float],
     ) -> None:
-        """`telemetry`: the end of the engine's telemetry so far; `total` cells in the plan."""
+        """`telemetry`: the end of what the engine has told so far; `total` cells in the plan."""
         self._cell = cell
         self._total = total
         self._n_predict = n_predict
         self._telemetry = telemetry
         self._on_event = on_event
         self._clock = clock
-        self._next_look = clock() + LOOK_S
         self._last: tuple[float, int] | None = None
 
     def look(self) -> None:
-        """Emit CellProgress when it is time and there is something new."""
+        """Emit CellProgress when there is something new."""
         now = self._clock()
-        if now < self._next_look:
-            return
-        self._next_look = now + LOOK_S
         tokens = native.tokens_done(self._telemetry())
         if tokens is None:
             return

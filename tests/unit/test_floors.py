@@ -21,6 +21,7 @@ FLOORS: list[set[str]] = [
     {"verbs", "power"},
     {"steering"},
     {"judgement", "session"},
+    {"launching"},
     {"report", "tracking", "importers", "collect", "history", "watching"},
     {"tracking_data"},
     {"tracking_text"},
