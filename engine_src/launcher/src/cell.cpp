@@ -30,8 +30,8 @@ struct Watched {
 
 class Cell {
 public:
-    Cell(const Options & options, int cgroup_entrance, CellFiles & files, Signals & signals, ProcessTree & tree)
-        : options_(options), cgroup_entrance_(cgroup_entrance), files_(files), signals_(signals), tree_(tree),
+    Cell(const Options & options, int cgroup_entrance, CellFiles & files, Stop & stop, ProcessTree & tree)
+        : options_(options), cgroup_entrance_(cgroup_entrance), files_(files), stop_(stop), tree_(tree),
           device_(options.proc_root, options.sys_root, files.device) {}
 
     CellOutcome run();
@@ -46,7 +46,7 @@ private:
     const Options & options_;
     const int cgroup_entrance_;
     CellFiles & files_;
-    Signals & signals_;
+    Stop & stop_;
     ProcessTree & tree_;
     DeviceSeries device_;
     CellOutcome outcome_;
@@ -81,7 +81,7 @@ CellOutcome Cell::run() {
         while (program.progress() == SpawnedProgram::Progress::starting && !tree_.has_ended(program.pid())) {
             const int64_t now = monotonic_ns();
             stop_if_due(program.pid(), now);
-            signals_.wait_until(now + start_poll_ns);
+            stop_.wait_until(now + start_poll_ns);
         }
         if (program.progress() == SpawnedProgram::Progress::running) {
             watch(program);
@@ -114,7 +114,7 @@ void Cell::watch(const SpawnedProgram & program) {
         const int64_t now = monotonic_ns();
         sample(watched, now);
         const int64_t stop_due_ns = stop_if_due(pid, now);
-        signals_.wait_until(std::min(next_sample_ns_, stop_due_ns));
+        stop_.wait_until(std::min(next_sample_ns_, stop_due_ns));
     }
     watched.waits.sample();  // of a process that waits to be collected, the first thread still tells
     const auto in_seconds = [](std::optional<int64_t> ns) {
@@ -176,8 +176,8 @@ int64_t Cell::stop_if_due(pid_t program, int64_t now) {
     const int64_t limit_ns =
         options_.time_limit_s ? started_ns_ + static_cast<int64_t>(*options_.time_limit_s * 1e9) : INT64_MAX;
     if (kill_at_ns_ == 0) {
-        if (!signals_.reason().empty()) {
-            outcome_.stop_reason = signals_.reason();
+        if (!stop_.reason().empty()) {
+            outcome_.stop_reason = stop_.reason();
         } else if (now >= limit_ns) {
             outcome_.timed_out = true;
             outcome_.stop_reason = "the time limit was reached";
@@ -212,9 +212,9 @@ void Cell::collect(pid_t program) {
 
 }  // namespace
 
-CellOutcome run_cell(const Options & options, int cgroup_entrance, CellFiles & files, Signals & signals,
+CellOutcome run_cell(const Options & options, int cgroup_entrance, CellFiles & files, Stop & stop,
                      ProcessTree & tree) {
-    return Cell(options, cgroup_entrance, files, signals, tree).run();
+    return Cell(options, cgroup_entrance, files, stop, tree).run();
 }
 
 }  // namespace launcher

@@ -13,8 +13,8 @@
 #include "device_series.h"
 #include "options.h"
 #include "process_tree.h"
-#include "signals.h"
 #include "spawn.h"
+#include "stop.h"
 
 namespace launcher {
 
@@ -59,7 +59,7 @@ struct CellFiles {
 };
 
 // `cgroup_entrance` as in SpawnRequest.
-CellOutcome run_cell(const Options & options, int cgroup_entrance, CellFiles & files, Signals & signals,
+CellOutcome run_cell(const Options & options, int cgroup_entrance, CellFiles & files, Stop & stop,
                      ProcessTree & tree);
 
 }  // namespace launcher

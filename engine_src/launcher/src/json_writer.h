@@ -24,6 +24,8 @@ public:
     JsonWriter & decimal(double value, int digits);
     JsonWriter & boolean(bool value);
     JsonWriter & null();
+    // One value that is JSON already.
+    JsonWriter & raw(std::string_view json);
 
     // field(name, value) with a null for an empty optional. Decimals are written to the microsecond's digit.
     template <typename T>

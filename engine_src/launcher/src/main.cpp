@@ -1,16 +1,28 @@
-// moe-launcher: starts one cell, limits it, samples it and writes one result file. See docs/launcher.md.
+// moe-launcher: starts one cell, limits it, samples it and writes one result file; and what else a host needs done on
+// a device. See docs/launcher.md.
+#include <poll.h>
+#include <signal.h>
+
 #include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "attend.h"
 #include "data_limit.h"
+#include "detach.h"
+#include "device_lock.h"
 #include "device_state.h"
+#include "digest.h"
 #include "errors.h"
+#include "file_lock.h"
+#include "inspect.h"
 #include "json_writer.h"
 #include "memory_cgroup.h"
 #include "options.h"
+#include "page_cache.h"
+#include "print.h"
 #include "probe.h"
 #include "run.h"
 #include "signals.h"
@@ -18,13 +30,8 @@
 namespace launcher {
 namespace {
 
-void print(const std::string & text) {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-        throw OutputError("cannot write to standard output");
-    }
-}
-
 int print_selftest(const Options & options) {
+    const Signals held_back(Signals::Parent::watched);  // a stop must not leave a cgroup behind
     std::optional<LimitTest> data;
     if (options.data_limit_bytes) {
         data = test_data_limit(*options.data_limit_bytes);
@@ -50,7 +57,8 @@ int print_selftest(const Options & options) {
     return (data && !data->enforced) || cgroup_reason ? exit_not_enforced : exit_ok;
 }
 
-int print_probe(const Options & options, Signals & signals) {
+int print_probe(const Options & options) {
+    Signals signals(Signals::Parent::watched);
     const auto probe = run_probe(options.probe_s, options.probe_file, [&] { return signals.stop_asked(); });
     if (!probe) {
         std::fprintf(stderr, "moe-launcher: no probe: %s\n", signals.reason().c_str());
@@ -69,38 +77,116 @@ int print_state(const Options & options) {
     return exit_ok;
 }
 
+bool nobody_listens() {
+    pollfd out{STDOUT_FILENO, 0, 0};
+    return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+int print_digest(const Options & options) {
+    Signals signals(Signals::Parent::watched);
+    const auto answer = digest_json(options, [&] { return signals.stop_asked() || nobody_listens(); });
+    if (!answer) {
+        const std::string why = signals.reason().empty() ? "nobody listens any more" : signals.reason();
+        std::fprintf(stderr, "moe-launcher: no digest: %s\n", why.c_str());
+        return exit_other;
+    }
+    print(*answer);
+    return exit_ok;
+}
+
+int print_page_cache(const Options & options) {
+    JsonWriter json;
+    write_json(json, evict_from_page_cache(options.paths));
+    print(json.text() + "\n");
+    return exit_ok;
+}
+
+int print_locked(const Options & options) {
+    JsonWriter json;
+    json.begin_object().field("locked", is_locked(options.paths.front())).end_object();
+    print(json.text() + "\n");
+    return exit_ok;
+}
+
+int end_holders(const Options & options) {
+    int64_t ended = 0;
+    for (const pid_t pid : lock_holders(options.paths.front())) {
+        ended += kill(pid, SIGTERM) == 0 ? 1 : 0;
+    }
+    JsonWriter json;
+    json.begin_object().field("ended", ended).end_object();
+    print(json.text() + "\n");
+    return exit_ok;
+}
+
+void run_with(const Options & options, Signals::Parent parent, const std::function<void()> & ready) {
+    Signals signals(parent);
+    std::optional<Lease> lease;
+    if (options.lease_s) {
+        lease.emplace(options.beat_file, *options.lease_s);
+    }
+    Stop stop(signals, lease);
+    run(options, stop, ready);
+}
+
+int run_cell_here_or_detached(const Options & options) {
+    if (!options.detach) {
+        run_with(options, Signals::Parent::watched, [] {});
+        return exit_ok;
+    }
+    Detachment detachment;
+    if (detachment.in_child()) {
+        run_with(options, Signals::Parent::ignored, [&] { detachment.ready(options.log); });
+        return exit_ok;
+    }
+    if (!detachment.wait_until_ready()) {
+        return detachment.exit_code();
+    }
+    JsonWriter json;
+    json.begin_object().field("pid", static_cast<int64_t>(detachment.child())).end_object();
+    print(json.text() + "\n");
+    return exit_ok;
+}
+
 int act(const Options & options) {
-    if (options.verb == Verb::version) {
-        print(std::string("moe-launcher ") + MOE_LAUNCHER_VERSION + "\n");
-        return exit_ok;
-    }
-    if (options.verb == Verb::help) {
-        print(usage_text);
-        return exit_ok;
-    }
-    Signals signals;
     switch (options.verb) {
-        case Verb::probe: return print_probe(options, signals);
+        case Verb::version: print(std::string("moe-launcher ") + MOE_LAUNCHER_VERSION + "\n"); return exit_ok;
+        case Verb::help: print(usage_text); return exit_ok;
+        case Verb::run: return run_cell_here_or_detached(options);
+        case Verb::probe: return print_probe(options);
         case Verb::state: return print_state(options);
         case Verb::selftest: return print_selftest(options);
-        default: run(options, signals); return exit_ok;
+        case Verb::attend: attend(options); return exit_ok;
+        case Verb::hold: return hold(options);
+        case Verb::release: return release(options);
+        case Verb::locked: return print_locked(options);
+        case Verb::end: return end_holders(options);
+        case Verb::evict: return print_page_cache(options);
+        case Verb::digest: return print_digest(options);
+        case Verb::inspect: print(inspect_json(options)); return exit_ok;
     }
+    return exit_other;
+}
+
+int tell(const std::exception & error, const char * more, int exit_code) {
+    std::fprintf(stderr, "moe-launcher: %s%s\n", error.what(), more);
+    return exit_code;
 }
 
 }  // namespace
 }  // namespace launcher
 
 int main(int argc, char ** argv) {
+    using namespace launcher;
     try {
-        return launcher::act(launcher::parse_options(std::vector<std::string>(argv + 1, argv + argc)));
-    } catch (const launcher::UsageError & error) {
-        std::fprintf(stderr, "moe-launcher: %s (--help shows the usage)\n", error.what());
-        return launcher::exit_usage;
-    } catch (const launcher::OutputError & error) {
-        std::fprintf(stderr, "moe-launcher: %s\n", error.what());
-        return launcher::exit_output;
+        return act(parse_options(read_args(std::vector<std::string>(argv + 1, argv + argc))));
+    } catch (const UsageError & error) {
+        return tell(error, " (--help shows the usage)", exit_usage);
+    } catch (const OutputError & error) {
+        return tell(error, "", exit_output);
+    } catch (const LockHeld & error) {
+        return tell(error, "", exit_held);
     } catch (const std::exception & error) {
-        std::fprintf(stderr, "moe-launcher: %s\n", error.what());
-        return launcher::exit_other;
+        return tell(error, "", exit_other);
     }
 }

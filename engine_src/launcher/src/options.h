@@ -4,11 +4,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace launcher {
 
-enum class Verb { run, probe, state, selftest, version, help };
+enum class Verb { run, probe, state, selftest, attend, hold, release, locked, end, evict, digest, inspect, version, help };
+
+struct TailRequest {
+    std::string file;
+    int64_t bytes = 0;
+};
 
 struct Options {
     Verb verb = Verb::help;
@@ -26,7 +32,21 @@ struct Options {
     std::vector<std::string> env;  // K=V
     std::string cwd;
     std::vector<std::string> program;  // with its arguments
+    bool detach = false;
+    std::string log;
+    std::string lock;
+    std::string beat_file;
+    std::optional<double> lease_s;
+    std::vector<TailRequest> tails;
+    std::string owner;       // JSON text
+    std::string while_lock;  // the lock that the holder outlives
+    std::string token;
+    bool no_sha256 = false;
+    std::vector<std::string> paths;
 };
+
+// `--args-file FILE` stands for all arguments: they are taken from the file, each ended by a NUL. Throws UsageError.
+std::vector<std::string> read_args(const std::vector<std::string> & args);
 
 // Throws UsageError. An option that the verb has no use for is refused.
 Options parse_options(const std::vector<std::string> & args);

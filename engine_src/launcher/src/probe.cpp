@@ -1,7 +1,6 @@
 #include "probe.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "aligned_buffer.h"
 #include "clocks.h"
 #include "files.h"
 #include "json_writer.h"
@@ -22,6 +22,7 @@ using Stop = std::function<bool()>;
 
 constexpr size_t read_bytes_each = 256 * 1024;
 constexpr int reads_per_rep = 64;
+constexpr size_t reads_between_stops = 8;
 
 // Where each repetition leaves its outcome, so that the compiler must compute it.
 volatile double compute_sink;
@@ -74,24 +75,6 @@ bool repeat(double seconds, const Stop & stop, Timings & timings, Prepare prepar
     return true;
 }
 
-// Page-aligned memory, as direct reads demand.
-class ReadBuffer {
-public:
-    ReadBuffer() : at_(mmap(nullptr, read_bytes_each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
-    ReadBuffer(const ReadBuffer &) = delete;
-    ReadBuffer & operator=(const ReadBuffer &) = delete;
-    ~ReadBuffer() {
-        if (*this) {
-            munmap(at_, read_bytes_each);
-        }
-    }
-    explicit operator bool() const { return at_ != MAP_FAILED; }
-    void * get() { return at_; }
-
-private:
-    void * at_;
-};
-
 bool read_block(int fd, void * target, int64_t offset) {
     ssize_t got = 0;
     do {
@@ -113,13 +96,12 @@ std::vector<int64_t> read_offsets(int64_t file_bytes) {
 // Some file systems accept O_DIRECT, report success and leave the buffer untouched: the bytes are compared with
 // what a buffered read brings.
 bool direct_reads_work(int direct_fd, int buffered_fd, int64_t offset) {
-    ReadBuffer direct;
-    ReadBuffer buffered;
+    const AlignedBuffer direct(read_bytes_each);
+    const AlignedBuffer buffered(read_bytes_each);
     if (!direct || !buffered || !read_block(buffered_fd, buffered.get(), offset)) {
         return false;
     }
-    const auto * expected = static_cast<const unsigned char *>(buffered.get());
-    std::memset(direct.get(), expected[0] ^ 0xff, read_bytes_each);
+    std::memset(direct.get(), buffered.get()[0] ^ 0xff, read_bytes_each);
     return read_block(direct_fd, direct.get(), offset) &&
            std::memcmp(direct.get(), buffered.get(), read_bytes_each) == 0;
 }
@@ -128,7 +110,7 @@ bool direct_reads_work(int direct_fd, int buffered_fd, int64_t offset) {
 bool probe_reads(double seconds, const std::string & file, const Stop & stop, ProbeResult & result) {
     const UniqueFd buffered = open_to_read(file);
     struct stat info {};
-    ReadBuffer buffer;
+    const AlignedBuffer buffer(read_bytes_each);
     if (!buffered || !buffer || fstat(buffered.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
         info.st_size < static_cast<off_t>(read_bytes_each)) {
         return !stop();
@@ -149,8 +131,14 @@ bool probe_reads(double seconds, const std::string & file, const Stop & stop, Pr
         }
     };
     const auto read_all = [&] {
-        return std::all_of(offsets.begin(), offsets.end(),
-                           [&](int64_t offset) { return read_block(fd, buffer.get(), offset); });
+        for (size_t i = 0; i < offsets.size(); ++i) {
+            // On slow storage the whole set takes too long to be deaf to a stop; asking each time would be measured.
+            if ((i % reads_between_stops == reads_between_stops - 1 && stop()) ||
+                !read_block(fd, buffer.get(), offsets[i])) {
+                return false;
+            }
+        }
+        return true;
     };
     Timings timings;
     if (!repeat(seconds, stop, timings, forget_cache, read_all)) {

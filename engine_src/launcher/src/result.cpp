@@ -155,6 +155,7 @@ std::string result_json(const Options & options, const RunRecord & record) {
     json.field("exit_code", ran ? outcome->exit_code : std::nullopt);
     json.field("signal", ran ? outcome->signal : std::nullopt);
     json.field("timed_out", outcome && outcome->timed_out).field("interrupted", !record.stop_reason.empty());
+    json.field("host_lost", record.host_lost);
     json.field("data_limit_bytes", options.data_limit_bytes);
     json.field("data_limit_enforced",
                record.limit_test ? std::optional<bool>(record.limit_test->enforced) : std::nullopt);

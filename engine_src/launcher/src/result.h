@@ -35,6 +35,7 @@ struct RunRecord {
     std::optional<CgroupRecord> cgroup;  // empty: not asked for
     std::optional<CellOutcome> outcome;  // empty: the program was not started
     std::string stop_reason;             // a stop asked for at any time
+    bool host_lost = false;              // the lease was over at some time
     std::optional<int64_t> oom_kills;    // during the cell, on the whole device
 };
 

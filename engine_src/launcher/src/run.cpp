@@ -2,6 +2,8 @@
 
 #include "cell.h"
 #include "clocks.h"
+#include "errors.h"
+#include "file_lock.h"
 #include "result.h"
 #include "result_file.h"
 
@@ -29,8 +31,16 @@ CgroupRecord make_cgroup(const Options & options, CgroupDirs & dirs, std::option
 
 }  // namespace
 
-void run(const Options & options, Signals & signals) {
+void run(const Options & options, Stop & stop, const std::function<void()> & ready) {
     close_all_on_exec();
+    // First: the files of another cell that still runs here are not to be touched. Let go of last, when all is written.
+    std::optional<FileLock> lock;
+    if (!options.lock.empty()) {
+        lock = FileLock::take(options.lock);
+        if (!lock) {
+            throw LockHeld("another process holds the lock " + options.lock);
+        }
+    }
     ProcessTree tree;
 
     // All files first: a cell whose outcome could not be kept is not worth running.
@@ -41,8 +51,10 @@ void run(const Options & options, Signals & signals) {
     CellFiles files{samples, device, create_output(dir, options.dir, "stdout.txt"),
                     create_output(dir, options.dir, "stderr.txt")};
 
+    ready();
+
     RunRecord record;
-    const auto stop = [&] { return signals.stop_asked(); };
+    const auto stopped = [&] { return stop.asked(); };
     const bool probed = options.probe_s > 0;
     if (options.data_limit_bytes) {
         record.limit_test = test_data_limit(*options.data_limit_bytes);
@@ -56,12 +68,12 @@ void run(const Options & options, Signals & signals) {
     }
     record.entry = read_device_state(options.proc_root, options.sys_root);
     if (may_start && probed) {
-        record.probe_before = run_probe(options.probe_s, options.probe_file, stop);
+        record.probe_before = run_probe(options.probe_s, options.probe_file, stopped);
     }
     const auto oom_before = read_oom_kills(options.proc_root);
     record.started_unix_s = unix_s();
-    if (may_start && !signals.stop_asked()) {
-        record.outcome = run_cell(options, cgroup ? cgroup->entrance() : -1, files, signals, tree);
+    if (may_start && !stop.asked()) {
+        record.outcome = run_cell(options, cgroup ? cgroup->entrance() : -1, files, stop, tree);
     }
     if (cgroup) {
         if (record.outcome && record.outcome->spawn_failure.empty()) {
@@ -77,11 +89,12 @@ void run(const Options & options, Signals & signals) {
     // The state before the probe, which warms the device up again.
     record.exit = read_device_state(options.proc_root, options.sys_root);
     // When someone asked us to stop, the result is wanted soon: the probe gives way.
-    if (record.outcome && probed && !signals.stop_asked()) {
-        record.probe_after = run_probe(options.probe_s, options.probe_file, stop);
+    if (record.outcome && probed && !stop.asked()) {
+        record.probe_after = run_probe(options.probe_s, options.probe_file, stopped);
     }
-    signals.stop_asked();
-    record.stop_reason = signals.reason();
+    stop.asked();
+    record.stop_reason = stop.reason();
+    record.host_lost = stop.host_lost();
     result.commit(result_json(options, record));
 }
 

@@ -10,7 +10,7 @@
 
 namespace launcher {
 
-Signals::Signals() : parent_signal_(SIGRTMIN + 2), parent_(getppid()) {
+Signals::Signals(Parent parent) : parent_signal_(SIGRTMIN + 2), parent_(getppid()) {
     sigemptyset(&handled_);
     sigaddset(&handled_, SIGCHLD);
     sigaddset(&handled_, SIGTERM);
@@ -28,6 +28,9 @@ Signals::Signals() : parent_signal_(SIGRTMIN + 2), parent_(getppid()) {
     signal(SIGXFSZ, SIG_IGN);  // a file-size limit shall be an error of write, not our death
     sigprocmask(SIG_BLOCK, &handled_, nullptr);
 
+    if (parent == Parent::ignored) {
+        return;
+    }
     // A signal of its own, because the kernel sends it also when merely the parent's thread that started us ends.
     prctl(PR_SET_PDEATHSIG, parent_signal_);
     check_parent();  // it may have died before the request took effect

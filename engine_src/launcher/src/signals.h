@@ -12,9 +12,11 @@ namespace launcher {
 
 class Signals {
 public:
+    enum class Parent { watched, ignored };
+
     // Blocks what it handles, for the rest of the process's life. SIGINT and SIGHUP stay ignored when the caller
-    // had them ignored (nohup, a shell's background job).
-    Signals();
+    // had them ignored (nohup, a shell's background job). The death of a parent that is watched is a stop, too.
+    explicit Signals(Parent parent);
 
     // Waits until the time or a signal; true when a stop was asked for, now or before.
     bool wait_until(int64_t monotonic_deadline_ns);
