@@ -144,8 +144,23 @@ def _connect(
 ) -> tuple[Target, Machine | None]:
     """The device, let go at the end whatever happens; and the machine that it is."""
     from harness.device.opening import machine_of, open_target
+    from harness.models.cli import ProgressLine
+    from harness.models.resolve import ModelProgress
 
-    target = open_target(check_target(config.target), lambda line: view.say(line, "yellow"))
+    progress = ProgressLine()
+
+    def say(line: str) -> None:
+        progress.close()
+        view.say(line, "yellow")
+
+    target = open_target(
+        check_target(config.target),
+        say=say,
+        on_transfer=lambda name, done, total: progress(
+            ModelProgress(f"sending {name}", done, total)
+        ),
+    )
+    at_end.callback(progress.close)
     at_end.callback(target.close)
     return target, machine_of(target)
 

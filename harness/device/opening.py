@@ -27,8 +27,16 @@ class Machine:
     cores: int
 
 
-def open_target(config: TargetConfig, say: Callable[[str], None]) -> Target:
-    """Connect. Raises UsageError or DeviceError with what to do; `say` is told of breaks."""
+def open_target(
+    config: TargetConfig,
+    *,
+    say: Callable[[str], None],
+    on_transfer: Callable[[str, int, int], None],
+) -> Target:
+    """Connect. Raises UsageError or DeviceError with what to do.
+
+    `say` is told of breaks, `on_transfer` of a file on its way there: its name, bytes, and all.
+    """
     if isinstance(config, LocalConfig):
         return LocalTarget(config.name, config.device_lock)
     from harness.targets.remote import RemoteTarget
@@ -59,7 +67,7 @@ def open_target(config: TargetConfig, say: Callable[[str], None]) -> Target:
     except BaseException:
         link.close()
         raise
-    target.say = say
+    target.say, target.on_transfer = say, on_transfer
     return target
 
 

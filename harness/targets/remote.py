@@ -106,6 +106,7 @@ class RemoteTarget:
         self._heart: Heart | None = None
         self._tails: dict[PurePath, int] = {}
         self._interruptions = 0
+        self._given_up: str | None = None
         home = self.call(["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && pwd -P', "sh", directory])
         if home.code != 0 or not home.stdout.endswith(b"\n"):
             raise DeviceError(
@@ -228,6 +229,8 @@ class RemoteTarget:
     def steadily(self, action: Callable[[], T]) -> T:
         """Do something on the link that may be done again; over every break, up to a limit."""
         while True:
+            if self._given_up is not None:
+                raise DeviceError(self._given_up)
             try:
                 if self._heart is not None and self._heart.lost is not None:
                     raise LinkLost(self._heart.lost)
@@ -261,11 +264,12 @@ class RemoteTarget:
             except LinkLost as e:
                 away = self._clock() - began
                 if away > self._reconnect_s:
-                    raise DeviceError(
+                    self._given_up = (
                         f"{self.id.name}: no connection for {duration(away)}: {e}; the device ends "
                         f"what we started there {self._lease_s:g} s after it last heard from us; "
                         "what was measured is kept"
-                    ) from e
+                    )
+                    raise DeviceError(self._given_up) from e
                 self._nap(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_S)
         self.say(f"{self.id.name}: connected again after {duration(self._clock() - began)}")
@@ -391,14 +395,19 @@ class RemoteTarget:
         if self._heart is not None:
             self._heart.stop()
             self._heart = None
-        with contextlib.suppress(HarnessError):
-            if self._owner is not None and self._launcher is not None and self._holder is not None:
-                args = ["release", "--lock", self._device_lock, "--token", self._owner.token]
-                self._link.call([str(self._launcher), *args], timeout_s=CALL_S)
-                lock = str(self._campaign / CELL_LOCK)
-                if not self.verb("locked", lock, retry=False)["locked"]:
-                    self._link.call(["rm", "-rf", "--", str(self._campaign)], timeout_s=CALL_S)
+        if self._holder is not None and self._given_up is None:
+            with contextlib.suppress(HarnessError):
+                self._let_go()
         self._link.close()
+
+    def _let_go(self) -> None:
+        """Release the lock, and clear away the campaign's files unless a cell still writes them."""
+        assert self._owner is not None  # noqa: S101 - it holds
+        self.verb(
+            *("release", "--lock", self._device_lock, "--token", self._owner.token), retry=False
+        )
+        if not self.verb("locked", str(self._campaign / CELL_LOCK), retry=False)["locked"]:
+            self._link.call(["rm", "-rf", "--", str(self._campaign)], timeout_s=CALL_S)
 
 
 def _last_line(done: Finished) -> str:
