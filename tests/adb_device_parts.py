@@ -73,6 +73,11 @@ class Adb:
         Adb(self.home, self.port).ok("connect", serial)
         self.wait_for_state(serial, "device")
 
+    def connect_anew(self, serial: str) -> None:
+        """A server that lost a device tries again by itself, every 10 s: this does not wait."""
+        Adb(self.home, self.port).run("disconnect", serial)
+        self.connect(serial)
+
     def states(self) -> dict[str, str]:
         lines = Adb(self.home, self.port).ok("devices").splitlines()[1:]
         return dict(line.split("\t") for line in lines if "\t" in line)

@@ -33,21 +33,20 @@ class Connection:
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until it ends."""
+        """Until it ends; one that fell silent never does, whatever the host does with it."""
         try:
-            while True:
+            while not self._mute.is_set():
                 message = self._wire.receive()
-                if self._mute.is_set():
-                    self._over.wait()  # nothing is read any more, either
-                    return
-                self._handle(message)
+                if not self._mute.is_set():
+                    self._handle(message)
         except (OSError, WireError, ValueError):
             pass
-        finally:
-            self._over.set()
-            self._wire.socket.close()
-            for stream in list(self._streams.values()):
-                stream.ended(lost=True)
+        if self._mute.is_set():
+            self._over.wait()
+        self._over.set()
+        self._wire.socket.close()
+        for stream in list(self._streams.values()):
+            stream.ended(lost=True)
 
     # ends
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from .faults import Settings, SyncCut
-from .layout import DeviceUnavailableError, Layout, make_base, why_unavailable
+from .layout import SHELL_UID, DeviceUnavailableError, Layout, make_base, why_unavailable
 from .sensors import Sensors
 from .supervisor import processes_of
 
@@ -72,7 +73,6 @@ class AdbDevice:
             "down_s": self._down_s,
             "entrance": str(self._entrance or ""),
             "port": self.port,
-            "remove": True,
         }
         package = Path(__file__).parent
         program = _START.format(str(package.parent), package.name)
@@ -243,7 +243,46 @@ class AdbDevice:
         self.sensors.set_cap(policy, khz)
 
     def set_battery(self, **values: Any) -> None:
+        """Any of `celsius`, `capacity_pct`, `status`, `current_ua`."""
         self.sensors.set_battery(**values)
+
+    def set_plugged(self, kind: Literal["ac", "usb"], online: bool) -> None:
+        self.sensors.set_plugged(kind, online)
+
+    def set_thermal_status(self, severity: int) -> None:
+        """As `dumpsys thermalservice` says it: 0 none, 1 light, 2 moderate, 3 severe, ..."""
+        self._state("thermal_status", str(severity))
+
+    def support_fixed_performance(self, how: Literal["yes", "unknown", "no_hal"]) -> None:
+        """`unknown`: the command is refused as before Android 11; `no_hal`: by what the device's
+        maker left out."""
+        self._state("fixed_performance_support", how)
+
+    def remove_service(self, name: Literal["battery", "thermalservice"]) -> None:
+        """`dumpsys` does not find it any more."""
+        self._state(f"without_{name}", "")
+
+    @property
+    def fixed_performance(self) -> bool:
+        path = self.layout.state / "fixed_performance"
+        return path.exists() and path.read_text().strip() == "true"
+
+    def setting(self, key: str, table: str = "global") -> str | None:
+        """What `settings get` says; None: it was never put."""
+        path = self.layout.state / "settings" / table / key
+        return path.read_text().removesuffix("\n") if path.exists() else None
+
+    def put_setting(self, key: str, value: str, table: str = "global") -> None:
+        directory = self.layout.state / "settings" / table
+        directory.mkdir(parents=True, exist_ok=True)
+        for place in (directory.parent, directory):
+            os.chown(place, SHELL_UID, SHELL_UID)
+        self._state(f"settings/{table}/{key}", value)
+
+    def _state(self, name: str, text: str) -> None:
+        path = self.layout.state / name
+        path.write_text(f"{text}\n")
+        os.chown(path, SHELL_UID, SHELL_UID)
 
     # talking to it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import re
@@ -18,6 +19,7 @@ PREFIX = "adb-device-"
 SHELL_UID = 2000
 _PROGRAMS = Path(__file__).parent / "programs"
 _SHELL = Path("/bin/mksh-static")
+_NAMESPACES = ("--mount", "--pid", "--uts", "--ipc", "--time", "--fork")
 GROUPS = {
     "root": 0,
     "system": 1000,
@@ -55,13 +57,20 @@ class DeviceUnavailableError(Exception):
     """One line: why no device can be made here."""
 
 
+@functools.cache
 def why_unavailable() -> str | None:
     """What this machine lacks for a device, if anything."""
     for program, package in (("adb", "adb"), ("toybox", "toybox"), (str(_SHELL), "mksh")):
         if shutil.which(program) is None:
             return f"no {program} (Debian's package {package})"
-    if os.geteuid() != 0:
-        return "a device of its own namespaces needs root"
+    tried = subprocess.run(
+        ["unshare", *_NAMESPACES, "mount", "-t", "proc", "proc", "/proc"],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if tried.returncode != 0:
+        return f"no namespaces of its own: {tried.stderr.strip()} (a device needs root)"
     return None
 
 
@@ -101,7 +110,7 @@ class Layout:
     def new_boot(self) -> None:
         """What a device forgets when it restarts."""
         self.boot_id.write_text(f"{uuid.uuid4()}\n")
-        for name in ("fixed_performance", "properties"):
+        for name in ("fixed_performance", "properties", "thermal_status"):
             (self.state / name).unlink(missing_ok=True)
 
 

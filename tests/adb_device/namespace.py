@@ -13,8 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import kernel
+from .fuse import FuseServer, mount_fuse
 from .layout import GROUPS, SHELL_UID, Layout
 
+_MEDIA_UID = 1023
+_SHARED_STORAGE_GID = 1015
 # a device is up for so long when adb can reach it first
 _UPTIME_AT_BOOT_S = 20
 _CLOCKS = {"monotonic": "CLOCK_MONOTONIC", "boottime": "CLOCK_BOOTTIME"}
@@ -86,7 +89,9 @@ def _restart_clocks() -> None:
 def _first_process(layout: Layout, adbd: Callable[[], None]) -> None:
     kernel.set_name("init")
     kernel.set_hostname("localhost")
-    _put_together(layout)
+    shared = _put_together(layout)
+    if shared is not None:
+        _serve_shared_storage(shared)
     child = os.fork()
     if child == 0:
         kernel.set_name("adbd")
@@ -101,13 +106,16 @@ def _first_process(layout: Layout, adbd: Callable[[], None]) -> None:
     os._exit(0)
 
 
-def _put_together(layout: Layout) -> None:
+def _put_together(layout: Layout) -> int | None:
+    """Returns where the requests to the shared storage are read; None: there is no FUSE here."""
     kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     root = str(layout.root)
     kernel.mount("tmpfs", root, "tmpfs", options="mode=755,size=1m")
     os.chdir(root)
     for name in ("proc", "sys", "dev", "data", "system", "storage", "mnt", "vendor", "product"):
         Path(name).mkdir()
+    Path("storage/emulated").mkdir()
+    Path("sdcard").symlink_to("/storage/emulated/0")
     Path("bin").symlink_to("/system/bin")
     Path("etc").symlink_to("/system/etc")
     for directory in (layout.system / "host").iterdir():
@@ -119,10 +127,12 @@ def _put_together(layout: Layout) -> None:
     kernel.bind(str(layout.boot_id), "proc/sys/kernel/random/boot_id", read_only=True)
     _mount_data(layout)
     _make_devices()
+    shared = mount_fuse("storage/emulated") if Path("/dev/fuse").exists() else None
     kernel.pivot_root(".", ".")
     kernel.unmount(".", kernel.MNT_DETACH)
     os.chdir("/")
     kernel.mount("", "/", flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY)
+    return shared
 
 
 def _mount_data(layout: Layout) -> None:
@@ -134,6 +144,8 @@ def _mount_data(layout: Layout) -> None:
         ("data", 0o771, 1000),
         ("data/local", 0o751, 0),
         ("data/local/tmp", 0o771, SHELL_UID),
+        ("data/media", 0o770, _MEDIA_UID),
+        ("data/media/0", 0o770, _MEDIA_UID),
         ("data/misc", 0o755, 0),
         ("data/misc/made_up", 0o755, SHELL_UID),
     ):
@@ -153,6 +165,15 @@ def _make_devices() -> None:
     Path("dev/fd").symlink_to("/proc/self/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         Path(f"dev/{name}").symlink_to(f"/proc/self/fd/{number}")
+
+
+def _serve_shared_storage(requests: int) -> None:
+    """/sdcard, by a process of its own."""
+    if os.fork() == 0:
+        kernel.set_name("sdcard")
+        FuseServer(requests, Path("/data/media"), _SHARED_STORAGE_GID).run()
+        os._exit(0)
+    os.close(requests)
 
 
 def listen_on(port: int) -> socket.socket:

@@ -58,7 +58,7 @@ class Sensors:
         for name in ("possible", "present", "online"):
             _write(cpu / name, "0-7")
         for name, policy in POLICIES.items():
-            values = {
+            values: dict[str, str | int] = {
                 "affected_cpus": policy.cpus,
                 "related_cpus": policy.cpus,
                 "cpuinfo_max_freq": policy.max_khz,

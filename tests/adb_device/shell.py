@@ -150,9 +150,9 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
+        stdin=stdin.fileno(),
+        stdout=stdout.fileno(),
+        stderr=stderr.fileno(),
         env=environment,
         cwd="/",
         start_new_session=True,

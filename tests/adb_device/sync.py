@@ -31,6 +31,7 @@ class SyncSession:
         self._reader = ByteReader(stream)
         self._behaviour = behaviour
         self._connection = connection
+        self._changed = 0  # when the host's file was, as the last DONE said
 
     def run(self) -> None:
         """Until the host ends it."""

@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from adb_device import AdbDevice, Settings, why_unavailable
-from adb_device_parts import Adb, free_port, host
+from adb_device_parts import Adb
 from launcher_parts import is_alive, wait_for
 
+pytest_plugins = ["adb_fixtures"]
 pytestmark = pytest.mark.skipif(
     why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adb]:
-    """One adb server of one's own; its devices come and go."""
-    with host(tmp_path_factory.mktemp("home"), free_port()) as adb:
-        yield adb
-
-
-@pytest.fixture(scope="module")
-def shared(server: Adb) -> Iterator[AdbDevice]:
-    """A device that no test leaves otherwise than it was."""
-    with AdbDevice() as device:
-        server.connect(device.serial)
-        yield device
-
-
-@pytest.fixture
-def device(server: Adb) -> Iterator[AdbDevice]:
-    with AdbDevice(down_s=0.3) as device:
-        server.connect(device.serial)
-        yield device
-        server.run("disconnect", device.serial)
-
-
-@pytest.fixture
-def adb(server: Adb, request: pytest.FixtureRequest) -> Adb:
-    name = "device" if "device" in request.fixturenames else "shared"
-    return server.on(request.getfixturevalue(name).serial)
 
 
 def test_output_errors_and_exit_code_are_kept_apart(adb: Adb) -> None:
@@ -60,12 +30,12 @@ def test_a_program_that_a_signal_ends_has_128_and_its_number(adb: Adb) -> None:
 
 
 def test_without_the_second_shell_protocol_nothing_tells_errors_and_exit_codes(
-    server: Adb,
+    adb_server: Adb,
 ) -> None:
     features = tuple(f for f in Settings().features if f != "shell_v2")
     with AdbDevice(Settings(features=features)) as old:
-        server.connect(old.serial)
-        done = server.on(old.serial).run("shell", "echo out; echo trouble >&2; exit 7")
+        adb_server.connect(old.serial)
+        done = adb_server.on(old.serial).run("shell", "echo out; echo trouble >&2; exit 7")
         assert done.returncode == 0
         assert sorted(done.stdout.split()) == [b"out", b"trouble"]
         assert done.stderr == b""
@@ -121,10 +91,65 @@ def test_what_cannot_be_written_or_read_is_said(adb: Adb, tmp_path: Path) -> Non
     assert adb.shell("echo well") == "well\n"
 
 
-def test_the_device_ends_with_all_its_processes(server: Adb) -> None:
+@pytest.mark.parametrize(("version", "max_payload"), [(0x01000000, 4096), (0x01000001, 65536)])
+def test_older_devices_take_less_at_once_and_checksums(
+    adb_server: Adb, tmp_path: Path, version: int, max_payload: int
+) -> None:
+    data = os.urandom(500_000)
+    (tmp_path / "there").write_bytes(data)
+    with AdbDevice(Settings(version=version, max_payload=max_payload)) as old:
+        adb_server.connect(old.serial)
+        adb_server.on(old.serial).ok("push", tmp_path / "there", "/data/local/tmp/f")
+        adb_server.on(old.serial).ok("pull", "/data/local/tmp/f", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data
+
+
+def test_a_link_is_pushed_as_what_it_points_to_and_listed(adb: Adb, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("content")
+    adb.ok("push", tmp_path / "f", "/data/local/tmp/listed/f")
+    adb.ok("shell", "ln -s f /data/local/tmp/listed/link")
+    listed = [line.split() for line in adb.ok("ls", "/data/local/tmp/listed").splitlines()]
+    names = {words[-1]: int(words[0], 16) >> 12 for words in listed}
+    assert names == {".": 0o4, "..": 0o4, "f": 0o10, "link": 0o12}
+    adb.ok("pull", "/data/local/tmp/listed/link", tmp_path / "back")
+    assert (tmp_path / "back").read_text() == "content"
+
+
+def test_a_terminal_is_one(adb: Adb) -> None:
+    done = adb.run("shell", "-tt", "tty; exit 4", stdin=b"")
+    assert done.returncode == 4
+    assert b"/dev/pts/" in done.stdout
+
+
+def test_it_is_a_user_build(adb: Adb) -> None:
+    assert "production builds" in adb.ok("root")
+    assert adb.shell("getprop ro.build.type") == "user\n"
+    assert adb.shell("id -u").strip() == "2000"
+
+
+def test_what_is_under_storage_is_fuse_and_data_is_not(adb: Adb, tmp_path: Path) -> None:
+    if not Path("/dev/fuse").exists():
+        pytest.skip("no /dev/fuse")
+    kinds = {
+        words[4]: words[words.index("-") + 1]
+        for words in map(str.split, adb.shell("cat /proc/self/mountinfo").splitlines())
+    }
+    assert kinds["/storage/emulated"] == "fuse"
+    assert kinds["/data"] not in ("fuse", "tmpfs", "overlay")
+    assert adb.shell("stat -f -c %t /sdcard/").strip() == "65735546"  # FUSE_SUPER_MAGIC
+    data = os.urandom(700_000)
+    (tmp_path / "f").write_bytes(data)
+    adb.ok("push", tmp_path / "f", "/sdcard/Download/f")
+    adb.ok("shell", "cd /sdcard/Download && mv f g && mkdir d && cp g d/f && cmp g d/f && rm -r d")
+    adb.ok("pull", "/sdcard/Download/g", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data
+    assert adb.shell("cd /sdcard/Download; chmod 777 g; ./g; ls").splitlines()[1:] == ["g"]
+
+
+def test_the_device_ends_with_all_its_processes(adb_server: Adb) -> None:
     with AdbDevice() as device:
-        server.connect(device.serial)
-        server.on(device.serial).ok("shell", "sleep 1000 </dev/null >/dev/null 2>&1 &")
+        adb_server.connect(device.serial)
+        adb_server.on(device.serial).ok("shell", "sleep 1000 </dev/null >/dev/null 2>&1 &")
         wait_for(lambda: "sleep" in device.names().values())
         pids = device.processes()
         base = device.layout.base
@@ -161,29 +186,11 @@ def test_nothing_is_left_of_a_device_whose_test_is_killed(whom: str) -> None:
                 assert not Path(base).exists()
 
 
-def test_a_device_starts_in_well_under_a_second(server: Adb) -> None:
+def test_a_device_starts_in_well_under_a_second(adb_server: Adb) -> None:
     took = []
     for _ in range(3):
         start = time.monotonic()
         with AdbDevice() as device:
-            server.connect(device.serial)
+            adb_server.connect(device.serial)
             took.append(time.monotonic() - start)
     assert min(took) < 1.0
-
-
-def test_a_restart_ends_everything_and_changes_the_boot_id(device: AdbDevice, adb: Adb) -> None:
-    before = adb.shell("cat /proc/sys/kernel/random/boot_id").strip()
-    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", before)
-    adb.ok("shell", "echo kept > /data/local/tmp/file; sleep 1000 </dev/null >/dev/null 2>&1 &")
-    pids = device.processes()
-    adb.ok("reboot")
-    wait_for(lambda: not any(is_alive(pid) for pid in pids))
-    device.wait_until_up()
-    adb.connect(device.serial)
-    after = adb.shell("cat /proc/sys/kernel/random/boot_id").strip()
-    assert after not in ("", before)
-    assert after == device.boot_id
-    assert adb.shell("cat /data/local/tmp/file") == "kept\n"
-    assert "sleep" not in device.names().values()
-    uptime = float(adb.shell("cat /proc/uptime").split()[0])
-    assert uptime < 60
