@@ -101,7 +101,9 @@ def _start(
     directory = rundir.make_campaign_dir(runs_dir, name)
     stored = resolved(data)
     with rundir.disk_errors(directory):
-        _write_first_files(directory, stored, plan, deployed.build, model)
+        _write_first_files(
+            directory, stored, plan=plan, target=target, deployed=deployed, model=model
+        )
     view.say(f"campaign {directory}")
     _show_plan(plan, model, runs_dir, view)
     return Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
@@ -300,16 +302,24 @@ def _ask_engine(target: Target, deployed: Deployed, plan: Plan, directory: Path)
 
 
 def _write_first_files(
-    directory: Path, stored: dict[str, Any], plan: Plan, build: EngineBuild, model: ModelFile
+    directory: Path,
+    stored: dict[str, Any],
+    *,
+    plan: Plan,
+    target: Target,
+    deployed: Deployed,
+    model: ModelFile,
 ) -> None:
     from harness.device.environment import describe_environment
     from harness.journal import write_atomically, write_json
 
     environment = describe_environment(
-        model_files=model.info.shards,
+        target=target,
+        model_path=deployed.model_files[0],
+        model_bytes=sum(path.stat().st_size for path in model.info.shards),
         model_sha256=model.sha256,
-        engine_build_id=build.build_id,
-        engine_version=build.version,
+        engine_build_id=deployed.build.build_id,
+        engine_version=deployed.build.version,
         runs_dir=directory.parent,
     )
     write_atomically(directory / rundir.CONFIG, to_yaml(stored).encode())

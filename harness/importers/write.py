@@ -33,6 +33,7 @@ _ENVIRONMENT = (
     *("hostname", "os", "kernel", "architecture", "hypervisor", "cpu", "mem_total_bytes"),
     *("swap_total_bytes", "page_bytes", "model_storage", "runs_storage", "model_path"),
     *("model_bytes", "model_sha256", "engine_build_id", "engine_version", "python"),
+    *("target", "android", "host"),
 )
 
 # how the note of a cell begins of which it is not known that it ran after the one before it
@@ -107,7 +108,7 @@ def _fill(directory: Path, imported: Imported) -> None:
     _json(directory / rundir.PLAN, imported.plan)
     environment: dict[str, Any] = {"harness_version": harness.__version__}
     environment |= dict.fromkeys(_ENVIRONMENT)
-    _json(directory / rundir.ENVIRONMENT, environment | {"packages": {}})
+    _json(directory / rundir.ENVIRONMENT, environment | {"packages": {}, "preflight": []})
     now = time.time()
     lines = [json.dumps({"seq": i, "unix_s": now} | event) for i, event in enumerate(events)]
     with (directory / JOURNAL).open("w", encoding="utf-8") as journal:

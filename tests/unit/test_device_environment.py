@@ -6,13 +6,10 @@ import json
 import os
 from pathlib import Path
 
-from harness.device.environment import (
-    describe_environment,
-    parse_cpuinfo,
-    parse_meminfo,
-    storage_of,
-)
+from harness.device.environment import describe_environment
+from harness.device.machine import parse_cpuinfo, parse_meminfo, storage_of
 from harness.jsonable import to_json
+from harness.targets.local import LocalTarget
 
 X86 = """processor\t: 0
 model name\t: Some CPU @ 3 GHz
@@ -94,11 +91,10 @@ def test_storage_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_tells_nothing_is_described_all_the_same(tmp_path: Path) -> None:
-    shards = tuple(tmp_path / f"m-{i}.gguf" for i in (1, 2))
-    for shard in shards:
-        shard.write_bytes(b"x" * 10)
     found = describe_environment(
-        model_files=shards,
+        target=LocalTarget("here"),
+        model_path=tmp_path / "m.gguf",
+        model_bytes=20,
         model_sha256=None,
         engine_build_id="b",
         engine_version=None,

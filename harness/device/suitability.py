@@ -1,0 +1,333 @@
+"""What an inspected device means for a campaign: findings, each with what to do. Pure.
+
+A failure is what would make every cell worthless or end the campaign half-way; it is refused before
+the first cell. A warning is what a reader of the results should know; it is stored with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.analysis.cpu_zones import cpu_rank, hottest_cpu, zone_name
+from harness.device.gates import NAMES, unreadable
+from harness.device.inspection import Inspection
+from harness.errors import DeviceError, UsageError
+from harness.records import Arm, CpufreqState, DeviceState
+from harness.session_config import NO_GATES, USUAL_SESSION, GateConfig, SessionConfig
+from harness.words import counted
+
+MIB = 2**20
+GIB = 2**30
+
+# beyond this another engine takes what a cell would be measured with
+BUSY_ENGINE_SHARE = 0.2
+BUSY_DEVICE_SHARE = 0.25
+LOW_BATTERY_PCT = 15
+# a clock that a governor or rounding leaves just below the maximum is no cap
+CAP_SLACK = 0.99
+CLOCK_STEP_S = 0.5
+CLOCK_OFF_S = 2.0
+_CHARGES = ("charging", "full")
+
+# samples of a minute or two, and whatever is written once
+_CELL_BYTES = 2 * MIB
+_TOKEN_BYTES = 512
+_TRACED_TOKEN_BYTES = 64 * 1024
+
+Level = Literal["info", "warning", "failure"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`about`: one word for what was looked at; `advice`: what to do, None where there is nothing.
+
+    `usage`: a failure of what was asked for, not of the device.
+    """
+
+    level: Level
+    about: str
+    words: str
+    advice: str | None = None
+    usage: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a campaign asks of a device.
+
+    `put_bytes`: what is still to be put there; `write_bytes`: what cells will have written there at
+    once (`cell_bytes`). `anon_bytes`: anonymous memory of the largest cell. None: not known.
+    """
+
+    put_bytes: int = 0
+    write_bytes: int = 0
+    model_bytes: int | None = None
+    model_sha256: str | None = None
+    anon_bytes: int | None = None
+    direct_io: bool = False
+    probes: bool = True
+    gate: GateConfig = NO_GATES
+    session: SessionConfig = USUAL_SESSION
+
+
+def cell_bytes(arm: Arm) -> int:
+    """Roughly what a cell of the arm writes: tables by token, samples, traces."""
+    settings = arm.engine
+    traces = (settings.route_trace, settings.io_trace, settings.compute_trace is not None)
+    per_token = _TOKEN_BYTES + _TRACED_TOKEN_BYTES * sum(traces)
+    return _CELL_BYTES + per_token * arm.n_predict
+
+
+def findings(
+    inspection: Inspection, needs: Needs, seen: Sequence[DeviceState] = ()
+) -> tuple[Finding, ...]:
+    """All that is to be said; `seen`: states of the campaign so far, of one that is resumed."""
+    state = inspection.work.state
+    return (
+        *_space(inspection, needs),
+        *_model(inspection, needs),
+        *_direct_io(inspection, needs),
+        *_engines(inspection),
+        *_load(inspection),
+        *_memory(state, needs),
+        *_sensors(state, needs, seen),
+        *_clocks(state),
+        *_power(state),
+        *_gates(state, needs),
+        *_clock(inspection),
+    )
+
+
+def refuse(found: Iterable[Finding]) -> None:
+    """Raises for the first failure: UsageError where it was asked for, else DeviceError."""
+    for finding in found:
+        if finding.level == "failure":
+            raise (UsageError if finding.usage else DeviceError)(in_words(finding))
+
+
+def in_words(finding: Finding) -> str:
+    """One line: what was found, and what to do."""
+    return finding.words if finding.advice is None else f"{finding.words}; {finding.advice}"
+
+
+# --- storage -------------------------------------------------------------------------------------
+
+
+def _space(inspection: Inspection, needs: Needs) -> Iterable[Finding]:
+    place = inspection.work.dir
+    if place.writable is False:
+        yield Finding(
+            "failure", "space", f"{place.path}: cannot be written", "give another directory"
+        )
+        return
+    if place.free_bytes is None:
+        yield Finding("warning", "space", f"{place.path}: the space left is not known")
+        return
+    needed = needs.put_bytes + needs.write_bytes
+    words = (
+        f"{place.path}: {_size(place.free_bytes)} free ({place.filesystem or 'unknown filesystem'})"
+        f", about {_size(needed)} will be used"
+    )
+    if place.free_bytes < needed:
+        yield Finding("failure", "space", words, "make room, or give another directory")
+    elif place.free_bytes < 2 * needed:
+        yield Finding("warning", "space", words, "traces and long cells may need more")
+    else:
+        yield Finding("info", "space", words)
+
+
+def _model(inspection: Inspection, needs: Needs) -> Iterable[Finding]:
+    found, wanted = inspection.model_sha256, needs.model_sha256
+    if found is None or wanted is None:
+        return
+    place = inspection.model.dir.path
+    if found != wanted:
+        yield Finding(
+            "failure",
+            "model",
+            f"{place}: the model there has SHA-256 {found}, not {wanted}",
+            "remove it, so that it is put there again",
+        )
+    else:
+        yield Finding("info", "model", f"{place}: the model has the SHA-256 that was asked for")
+
+
+def _direct_io(inspection: Inspection, needs: Needs) -> Iterable[Finding]:
+    place, direct = inspection.model.dir, inspection.model.direct_io
+    reason = f" ({direct.reason})" if direct.reason else ""
+    if place.fuse:
+        yield Finding(
+            "warning",
+            "direct_io",
+            f"{place.path}: is on FUSE ({place.filesystem}): another program does its reads",
+            "keep the model on a real filesystem",
+        )
+    if direct.works:
+        yield Finding("info", "direct_io", f"{place.path}: direct reads give the file's bytes")
+    elif direct.works is None:
+        level: Level = "warning" if needs.direct_io else "info"
+        yield Finding(level, "direct_io", f"{place.path}: direct reads could not be tried{reason}")
+    elif needs.direct_io:
+        yield Finding(
+            "failure",
+            "direct_io",
+            f"cell.engine.direct_io: true, but direct reads do not work in {place.path}{reason}",
+            "use cell.engine.direct_io=false, or keep the model on another filesystem",
+            usage=True,
+        )
+    else:
+        yield Finding("info", "direct_io", f"{place.path}: direct reads do not work{reason}")
+
+
+# --- who else is there ---------------------------------------------------------------------------
+
+
+def _engines(inspection: Inspection) -> Iterable[Finding]:
+    if inspection.model.sees_all_processes is False:
+        yield Finding(
+            "info", "engines", "the processes of other users are not shown: an engine may be there"
+        )
+    for engine in inspection.engines:
+        who = f"{engine.name} (pid {engine.pid})"
+        if engine.cpu_share is None:
+            yield Finding("warning", "engines", f"{who} is running", "end it if it is not needed")
+            continue
+        words = f"{who} is running and uses {engine.cpu_share:.0%} of a core"
+        busy = engine.cpu_share > BUSY_ENGINE_SHARE
+        yield Finding(
+            "failure" if busy else "warning",
+            "engines",
+            words,
+            "end it, or wait for its end" if busy else "end it: it holds memory",
+        )
+
+
+def _load(inspection: Inspection) -> Iterable[Finding]:
+    shares = [look.state.cpu_busy_share for look in (inspection.model, inspection.work)]
+    known = [share for share in shares if share is not None]
+    if known and min(known) >= BUSY_DEVICE_SHARE:
+        yield Finding(
+            "warning",
+            "load",
+            f"other programs use {min(known):.0%} of all cores",
+            "end them: cells will wait for a core",
+        )
+
+
+def _memory(state: DeviceState, needs: Needs) -> Iterable[Finding]:
+    available = state.mem_available_bytes
+    if available is None:
+        yield Finding("warning", "memory", "how much memory is available is not known")
+        return
+    words = f"{_size(available)} of memory available"
+    if needs.model_bytes is not None:
+        share = available / needs.model_bytes if needs.model_bytes else 0
+        words += f", {share:.2g} times the model ({_size(needs.model_bytes)})"
+    if needs.anon_bytes is not None and needs.anon_bytes > available:
+        yield Finding(
+            "warning",
+            "memory",
+            f"{words}; the largest cell needs {_size(needs.anon_bytes)} of anonymous memory",
+            "free memory, or use a smaller cache",
+        )
+    else:
+        yield Finding("info", "memory", words)
+
+
+# --- clocks and heat -----------------------------------------------------------------------------
+
+
+def _sensors(state: DeviceState, needs: Needs, seen: Sequence[DeviceState]) -> Iterable[Finding]:
+    hottest = hottest_cpu(state, seen)
+    zones = [zone_name(t) for t in state.thermal if cpu_rank(t.type) is not None]
+    for words in hottest.rejected:
+        yield Finding("info", "sensors", f"constant, hence no thermometer: {words}")
+    if hottest.temp_c is not None:
+        yield Finding(
+            "info",
+            "sensors",
+            f"{counted(len(state.thermal), 'thermal zone')}, {len(zones)} of the CPU; the hottest, "
+            f"{hottest.zone}, reads {hottest.temp_c:.1f} °C",
+        )
+        return
+    watched = needs.session.cpu_temp_max_c is not None or needs.session.cpu_temp_rise_c is not None
+    yield Finding(
+        "info" if needs.probes and not watched else "warning",
+        "sensors",
+        "no sensor shows the CPU's temperature"
+        + ("; session.cpu_temp_* watches nothing" if watched else "")
+        + ("" if needs.probes else "; nor is there a probe, so that nothing shows heat"),
+        None if needs.probes else "use schedule.probe_s=1",
+    )
+
+
+def _clocks(state: DeviceState) -> Iterable[Finding]:
+    if not state.cpufreq:
+        yield Finding("info", "caps", "no frequency caps are shown")
+        return
+    governors = sorted({c.governor for c in state.cpufreq if c.governor})
+    yield Finding("info", "governor", f"governor {', '.join(governors) or 'not shown'}")
+    capped = [c for c in state.cpufreq if _share_of_maximum(c) < CAP_SLACK]
+    for c in capped:
+        cap, most = (c.scaling_max_khz or 0) / 1e6, (c.cpuinfo_max_khz or 0) / 1e6
+        yield Finding(
+            "warning",
+            "caps",
+            f"{c.policy} is capped at {cap:.2f} GHz, {_share_of_maximum(c):.0%} of its "
+            f"{most:.2f} GHz",
+            "let the device cool and end its power saving, or wait with schedule.gate.cap_min_pct",
+        )
+    if not capped:
+        yield Finding("info", "caps", "no cluster is capped below its maximum")
+
+
+def _share_of_maximum(c: CpufreqState) -> float:
+    if not c.scaling_max_khz or not c.cpuinfo_max_khz:
+        return 1.0
+    return c.scaling_max_khz / c.cpuinfo_max_khz
+
+
+def _power(state: DeviceState) -> Iterable[Finding]:
+    battery = state.battery
+    if battery is None or battery.capacity_pct is None:
+        return
+    status = battery.status or "status not shown"
+    words = f"battery at {battery.capacity_pct:.0f} %, {status.lower()}"
+    if status.lower() in _CHARGES:
+        yield Finding("info", "power", words)
+    elif battery.capacity_pct < LOW_BATTERY_PCT:
+        yield Finding(
+            "warning", "power", words, "charge it: many devices lower their clocks when it is low"
+        )
+    else:
+        yield Finding("info", "power", words)
+
+
+def _gates(state: DeviceState, needs: Needs) -> Iterable[Finding]:
+    for what in unreadable(state, needs.gate):
+        yield Finding(
+            "warning",
+            "gates",
+            f"schedule.gate: {NAMES[what]} cannot be read on this device: it is not waited for",
+        )
+
+
+def _clock(inspection: Inspection) -> Iterable[Finding]:
+    step, off = inspection.clock_step_s, inspection.clock_off_s
+    if step is not None and abs(step) > CLOCK_STEP_S:
+        yield Finding(
+            "warning",
+            "clock",
+            f"the device's clock was set by {step:+.1f} s within a second",
+            "durations do not depend on it; times of day in the records do",
+        )
+    if off is not None and abs(off) > CLOCK_OFF_S + inspection.clock_error_s:
+        yield Finding("info", "clock", f"the device's clock is {off:+.1f} s off this machine's")
+    elif off is not None:
+        yield Finding("info", "clock", "the device's clock agrees with this machine's")
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / MIB:.0f} MiB"
