@@ -227,12 +227,21 @@ class AdbDevice:
         """All its processes, now and after a restart, go into a cgroup: `procs` is its cgroup.procs
         (tests/quota_parts.py: `CpuQuota.entrance`)."""
         self._order("enter", entrance=str(procs))
-        inside: set[int] = set()
-        while new := set(self.processes()) - inside:
+        self._move(procs)
+
+    def leave_cgroup(self, procs: Path) -> None:
+        """Back to the one around it; what is in a cgroup that is removed would be killed."""
+        self._order("enter", entrance="")
+        self._move(procs.parent.parent / procs.name)
+
+    def _move(self, procs: Path) -> None:
+        """Until no process is found that was not moved: they go on starting others."""
+        moved: set[int] = set()
+        while new := set(self.processes()) - moved:
             for pid in new:
                 with contextlib.suppress(ProcessLookupError):
                     procs.write_text(str(pid))
-            inside |= new
+            moved |= new
 
     # its made-up surroundings
 
