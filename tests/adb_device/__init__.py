@@ -7,6 +7,14 @@ sensors, clocks, battery, properties, and every fault. docs/adb-device.md says m
 
 from .control import AdbDevice
 from .faults import Settings, SyncCut
+from .fuse import has_fuse
 from .layout import DeviceUnavailableError, why_unavailable
 
-__all__ = ["AdbDevice", "DeviceUnavailableError", "Settings", "SyncCut", "why_unavailable"]
+__all__ = [
+    "AdbDevice",
+    "DeviceUnavailableError",
+    "Settings",
+    "SyncCut",
+    "has_fuse",
+    "why_unavailable",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from .faults import Settings, SyncCut
-from .layout import SHELL_UID, DeviceUnavailableError, Layout, make_base, why_unavailable
+from .layout import DeviceUnavailableError, Layout, give_to_shell, make_base, why_unavailable
 from .sensors import Sensors
 from .supervisor import processes_of
 
@@ -285,13 +284,13 @@ class AdbDevice:
         directory = self.layout.state / "settings" / table
         directory.mkdir(parents=True, exist_ok=True)
         for place in (directory.parent, directory):
-            os.chown(place, SHELL_UID, SHELL_UID)
+            give_to_shell(place)
         self._state(f"settings/{table}/{key}", value)
 
     def _state(self, name: str, text: str) -> None:
         path = self.layout.state / name
         path.write_text(f"{text}\n")
-        os.chown(path, SHELL_UID, SHELL_UID)
+        give_to_shell(path)
 
     # talking to it
 

@@ -34,10 +34,15 @@ _SET_MODE, _SET_SIZE, _SET_ATIME, _SET_MTIME, _SET_ATIME_NOW, _SET_MTIME_NOW = (
 _FORGET, _INTERRUPT, _BATCH_FORGET = 2, 36, 42
 
 
-def mount_fuse(target: str) -> int:
+def has_fuse() -> bool:
+    """Whether a device has shared storage here."""
+    return os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+def mount_fuse(target: str, user: int) -> int:
     """Returns where its requests are read."""
     requests = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = f"fd={requests},rootmode=40000,user_id=0,group_id=0,allow_other"
+    options = f"fd={requests},rootmode=40000,user_id={user},group_id={user},allow_other"
     kernel.mount("/dev/fuse", target, "fuse", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     return requests
 

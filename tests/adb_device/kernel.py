@@ -9,6 +9,7 @@ CLONE_NEWTIME = 0x80
 CLONE_NEWNS = 0x20000
 CLONE_NEWUTS = 0x4000000
 CLONE_NEWIPC = 0x8000000
+CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 
 MS_RDONLY = 1
@@ -46,7 +47,13 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 def bind(source: str, target: str, read_only: bool = False) -> None:
     mount(source, target, flags=MS_BIND)
     if read_only:
-        mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+        restrict(target)
+
+
+def restrict(target: str) -> None:
+    """Read-only, and else as it was: who is not root may not take a restriction back."""
+    kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
 
 
 def unmount(target: str, flags: int = 0) -> None:

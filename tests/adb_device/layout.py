@@ -63,15 +63,22 @@ def why_unavailable() -> str | None:
     for program, package in (("adb", "adb"), ("toybox", "toybox"), (str(_SHELL), "mksh")):
         if shutil.which(program) is None:
             return f"no {program} (Debian's package {package})"
+    namespaces = list(_NAMESPACES if os.geteuid() == 0 else (*_NAMESPACES, "--map-root-user"))
     tried = subprocess.run(
-        ["unshare", *_NAMESPACES, "mount", "-t", "proc", "proc", "/proc"],
+        ["unshare", *namespaces, "mount", "-t", "proc", "proc", "/proc"],
         capture_output=True,
         check=False,
         text=True,
     )
     if tried.returncode != 0:
-        return f"no namespaces of its own: {tried.stderr.strip()} (a device needs root)"
+        return f"no namespaces of its own: {tried.stderr.strip()}"
     return None
+
+
+def give_to_shell(path: Path) -> None:
+    """Without root the shell is whoever runs this, in the device's own user namespace."""
+    if os.geteuid() == 0:
+        os.chown(path, SHELL_UID, SHELL_UID)
 
 
 class Layout:
@@ -92,13 +99,15 @@ class Layout:
     def create(self, data_bytes: int | None) -> None:
         for directory in (self.root, self.system / "bin", self.data, self.sys, self.state):
             directory.mkdir(parents=True)
-        os.chown(self.state, SHELL_UID, SHELL_UID)
+        give_to_shell(self.state)
         _install_programs(self.system)
         _install_settings(self.system / "etc")
         Sensors(self.sys).create()
         (self.state / "fixed_performance_support").write_text("yes\n")
         self.new_boot()
         if data_bytes is not None:
+            if os.geteuid() != 0:
+                raise DeviceUnavailableError("a file system of its own for /data needs root")
             with self.image.open("wb") as file:
                 file.truncate(data_bytes)
             subprocess.run(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import kernel
-from .fuse import FuseServer, mount_fuse
+from .fuse import FuseServer, has_fuse, mount_fuse
 from .layout import GROUPS, SHELL_UID, Layout
 
 _MEDIA_UID = 1023
@@ -51,6 +51,9 @@ def _watch(layout: Layout, entrance: Path | None, adbd: Callable[[], None], tell
     kernel.set_name("adb-device-boot")
     if entrance is not None:
         entrance.write_text(str(os.getpid()))
+    root = os.geteuid() == 0
+    if not root:
+        _become_the_shell()
     kernel.unshare(
         kernel.CLONE_NEWNS
         | kernel.CLONE_NEWPID
@@ -64,7 +67,7 @@ def _watch(layout: Layout, entrance: Path | None, adbd: Callable[[], None], tell
         os.close(tell)
         try:
             kernel.die_with_parent(signal.SIGKILL, 0)
-            _first_process(layout, adbd)
+            _first_process(layout, adbd, root)
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
@@ -73,6 +76,18 @@ def _watch(layout: Layout, entrance: Path | None, adbd: Callable[[], None], tell
     os.close(tell)
     os.waitpid(first, 0)
     os._exit(0)
+
+
+def _become_the_shell() -> None:
+    """Without root: a user namespace, in which one is the only user there is, Android's shell."""
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{SHELL_UID} {user} 1"),
+        ("gid_map", f"{SHELL_UID} {group} 1"),
+    ):
+        Path(f"/proc/self/{name}").write_text(text)
 
 
 def _restart_clocks() -> None:
@@ -86,16 +101,17 @@ def _restart_clocks() -> None:
     Path("/proc/self/timens_offsets").write_text("\n".join(lines) + "\n")
 
 
-def _first_process(layout: Layout, adbd: Callable[[], None]) -> None:
+def _first_process(layout: Layout, adbd: Callable[[], None], root: bool) -> None:
     kernel.set_name("init")
     kernel.set_hostname("localhost")
-    shared = _put_together(layout)
+    shared = _put_together(layout, root)
     if shared is not None:
-        _serve_shared_storage(shared)
+        _serve_shared_storage(shared, _SHARED_STORAGE_GID if root else SHELL_UID)
     child = os.fork()
     if child == 0:
         kernel.set_name("adbd")
-        os.setgroups([gid for gid in GROUPS.values() if gid not in (0, 1000, SHELL_UID)])
+        if root:
+            os.setgroups([gid for gid in GROUPS.values() if gid not in (0, 1000, SHELL_UID)])
         os.setresgid(SHELL_UID, SHELL_UID, SHELL_UID)
         os.setresuid(SHELL_UID, SHELL_UID, SHELL_UID)
         os.umask(0o022)
@@ -106,7 +122,7 @@ def _first_process(layout: Layout, adbd: Callable[[], None]) -> None:
     os._exit(0)
 
 
-def _put_together(layout: Layout) -> int | None:
+def _put_together(layout: Layout, is_root: bool) -> int | None:
     """Returns where the requests to the shared storage are read; None: there is no FUSE here."""
     kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     root = str(layout.root)
@@ -125,17 +141,18 @@ def _put_together(layout: Layout) -> int | None:
     kernel.bind(str(layout.system), "system", read_only=True)
     kernel.bind(str(layout.sys), "sys", read_only=True)
     kernel.bind(str(layout.boot_id), "proc/sys/kernel/random/boot_id", read_only=True)
-    _mount_data(layout)
+    _mount_data(layout, is_root)
     _make_devices()
-    shared = mount_fuse("storage/emulated") if Path("/dev/fuse").exists() else None
+    owner = 0 if is_root else SHELL_UID
+    shared = mount_fuse("storage/emulated", owner) if has_fuse() else None
     kernel.pivot_root(".", ".")
     kernel.unmount(".", kernel.MNT_DETACH)
     os.chdir("/")
-    kernel.mount("", "/", flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY)
+    kernel.restrict("/")
     return shared
 
 
-def _mount_data(layout: Layout) -> None:
+def _mount_data(layout: Layout, is_root: bool) -> None:
     if layout.image.exists():
         subprocess.run(["mount", "-o", "loop", layout.image, "data"], check=True)
     else:
@@ -150,7 +167,8 @@ def _mount_data(layout: Layout) -> None:
         ("data/misc/made_up", 0o755, SHELL_UID),
     ):
         Path(name).mkdir(exist_ok=True)
-        os.chown(name, owner, owner)
+        if is_root:
+            os.chown(name, owner, owner)
         Path(name).chmod(mode)
     kernel.bind(str(layout.state), "data/misc/made_up")
 
@@ -167,11 +185,11 @@ def _make_devices() -> None:
         Path(f"dev/{name}").symlink_to(f"/proc/self/fd/{number}")
 
 
-def _serve_shared_storage(requests: int) -> None:
+def _serve_shared_storage(requests: int, owner: int) -> None:
     """/sdcard, by a process of its own."""
     if os.fork() == 0:
         kernel.set_name("sdcard")
-        FuseServer(requests, Path("/data/media"), _SHARED_STORAGE_GID).run()
+        FuseServer(requests, Path("/data/media"), owner).run()
         os._exit(0)
     os.close(requests)
 

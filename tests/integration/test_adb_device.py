@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from adb_device import AdbDevice, Settings, why_unavailable
+from adb_device import AdbDevice, Settings, has_fuse, why_unavailable
 from adb_device_parts import Adb
 from launcher_parts import is_alive, wait_for
 
@@ -128,8 +128,8 @@ def test_it_is_a_user_build(adb: Adb) -> None:
 
 
 def test_what_is_under_storage_is_fuse_and_data_is_not(adb: Adb, tmp_path: Path) -> None:
-    if not Path("/dev/fuse").exists():
-        pytest.skip("no /dev/fuse")
+    if not has_fuse():
+        pytest.skip("no /dev/fuse that one may use")
     kinds = {
         words[4]: words[words.index("-") + 1]
         for words in map(str.split, adb.shell("cat /proc/self/mountinfo").splitlines())

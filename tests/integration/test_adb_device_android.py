@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adb_device import AdbDevice, why_unavailable
+from adb_device import AdbDevice, has_fuse, why_unavailable
 from adb_device_parts import Adb
 from engine_parts import engine
 from quota_parts import QuotaUnavailableError, cpu_quota
@@ -123,7 +123,7 @@ def test_the_launcher_finds_direct_reads_and_fuse(launcher_on: tuple[AdbDevice, 
     assert found["dir"]["fuse"] is False
     assert found["direct_io"]["works"] is True
     assert found["user"] == 2000
-    if Path("/dev/fuse").exists():
+    if has_fuse():
         assert inspect("/sdcard")["dir"]["fuse"] is True
 
 
