@@ -288,7 +288,7 @@ class _Session:
         record = collect_cell(
             cell_dir,
             cell,
-            arm,
+            placed_arm(arm, self.inputs),
             engine_argv=argv,
             target=self.target.id,
             model_sha256=self.model.sha256,
