@@ -6,6 +6,7 @@ lose. How a program's end is told from a lost connection: `adb_shell`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -76,7 +77,7 @@ class AdbLink:
         command = adb_shell.bare(argv)
         words = [*self._client(), "shell", "-T", command.text]
         channel = AdbChannel(words, command.prefix, self.serial)
-        self._channels.append(channel)
+        self._channels = [c for c in self._channels if not c.is_closed] + [channel]
         return channel
 
     def put(self, source: Path, destination: str, on_bytes: OnBytes | None = None) -> None:
@@ -93,13 +94,12 @@ class AdbLink:
     def reconnect(self) -> None:
         """See `Link`."""
         self._start_server()
-        if isinstance(self._look(), Device):
-            try:
+        with contextlib.suppress(LinkLost):
+            if isinstance(self._look(), Device):
                 return self._probe()
-            except LinkLost:  # listed as ready, and silent: begin anew
-                self._detach()
-        self._attach()
-        return None
+        # listed as ready, and silent; or the server still believes in what is gone
+        self._let_go()
+        return self._attach()
 
     def close(self) -> None:
         """See `Link`. The server stays: it is the user's."""
@@ -142,14 +142,16 @@ class AdbLink:
         """For a device on the network: ask the server to connect to it."""
         if not is_address(self.serial):
             return None
+        if not isinstance(self._look(), Device):
+            self._let_go()  # of an attempt that came to nothing adb says "already connected"
         answer = run([self._adb, "connect", self.serial], self._patience_s)
         trouble = connected(answer.stdout.decode(errors="replace"))
         if trouble is None:
             return None
         return Trouble(f"{self.serial}: {trouble.text}", trouble.wait, trouble.may_end)
 
-    def _detach(self) -> None:
-        """Give up a connection that the server believes in."""
+    def _let_go(self) -> None:
+        """Make the server give up the connection that it believes in."""
         how = ["disconnect", self.serial] if is_address(self.serial) else ["reconnect"]
         run([*self._client(), *how], _SERVER_S)
 

@@ -34,7 +34,7 @@ class AdbChannel:
         self._process = start(argv, stderr=self._errors.fileno())
         self._lines: list[bytes] = []
         self._lock = threading.Lock()
-        self._told = False
+        self._told = self.is_closed = False
         self._reader = threading.Thread(target=self._read, name=f"adb {device}", daemon=True)
         self._reader.start()
         self._stdin = cast(IO[bytes], self._process.stdin)
@@ -58,6 +58,9 @@ class AdbChannel:
 
     def close(self) -> None:
         """See `Channel`."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         with contextlib.suppress(OSError):
             self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):

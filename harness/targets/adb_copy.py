@@ -106,8 +106,10 @@ def pull(
     if least is None:
         raise DeviceError(f"cannot read {shown(source)} there: there is no such file")
     part = destination.with_name(destination.name + ".part")
-    with contextlib.suppress(FileNotFoundError):
-        part.unlink()
+    try:
+        part.write_bytes(b"")
+    except OSError as e:  # adb would say less
+        raise DeviceError(f"cannot write {shown(str(destination))}: {e.strerror}") from e
 
     def size_here() -> int | None:
         if growth.quiet_s > QUIET_S:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,8 @@ from hypothesis import strategies as st
 
 from harness.errors import DeviceError
 from harness.targets import adb_shell
-from harness.targets.link import Finished
+from harness.targets.adb_storage import check_destination
+from harness.targets.link import Call, Finished
 
 MARK = "moe-0123456789abcdef01234567"
 ODD = ["", " ", "a b", "'", '"', "''", "\\", "\n", "a\n", "$(touch x)", "`id`", "$HOME", "~", "*",
@@ -144,3 +148,45 @@ def test_the_clients_words_stay_outside() -> None:
 def test_a_nul_is_refused() -> None:
     with pytest.raises(DeviceError, match="NUL"):
         adb_shell.quoted(["echo", "a\0b"])
+
+
+def local_call(path: str) -> Call:
+    """`Link.call` on this machine, with programs of ours before its own."""
+
+    def call(argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
+        done = subprocess.run(
+            argv,
+            input=stdin,
+            capture_output=True,
+            timeout=timeout_s,
+            env={"PATH": f"{path}:{os.environ['PATH']}"},
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.mark.parametrize(("magic", "words"), [("65735546", "FUSE"), ("5dca2df5", "sdcardfs")])
+def test_storage_that_is_not_real_is_refused_by_its_type(
+    tmp_path: Path, magic: str, words: str
+) -> None:
+    (tmp_path / "stat").write_text(f"#!/bin/sh\necho {magic}\n")
+    (tmp_path / "stat").chmod(0o755)
+    with pytest.raises(DeviceError, match=rf"it is {words}, .*/data/local/tmp \(target.dir=\)"):
+        check_destination(local_call(str(tmp_path)), f"{tmp_path}/model.gguf", 9)
+
+
+def test_a_real_place_is_accepted_and_others_are_not(tmp_path: Path) -> None:
+    call = local_call("")
+    odd = tmp_path / "a\n'$(b)"
+    odd.mkdir()
+    check_destination(call, f"{odd}/file", 9)
+    for destination, words in (
+        (str(odd), "it is a directory"),
+        (f"{odd}/absent/file", "its directory does not exist"),
+        ("file", "must begin with /"),
+    ):
+        with pytest.raises(DeviceError, match=words) as caught:
+            check_destination(call, destination, 9)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,667 @@
+"""A link over the real adb client, to a made-up device, through all that may happen to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from adb_device import AdbDevice, Settings, why_unavailable
+from adb_device_parts import Adb, free_port, host
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launcher_parts import wait_for
+
+from harness.errors import DeviceError
+from harness.target_config import AdbConfig
+from harness.targets import adb, adb_copy, android
+from harness.targets.adb import AdbLink
+from harness.targets.link import Finished, LinkLost
+
+pytestmark = pytest.mark.skipif(
+    why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
+)
+TMP = "/data/local/tmp"
+ODD_NAME = "a b'c\"d\n$(touch hit)`id` é漢;&|*?[x]~#\\\udcff"
+
+
+def config(serial: str | None, client: str = "adb", connect_timeout_s: float = 5.0) -> AdbConfig:
+    return AdbConfig(
+        kind="adb",
+        serial=serial,
+        name=None,
+        adb=client,
+        dir=f"{TMP}/moe-harness",
+        device_lock=None,
+        fixed_performance=True,
+        stay_awake=True,
+        connect_timeout_s=connect_timeout_s,
+        lease_s=20.0,
+        reconnect_s=300.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adb]:
+    """An adb server of ours; links find it by the environment."""
+    home = tmp_path_factory.mktemp("home")
+    with host(home, free_port()) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(server.home))
+        patch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
+        for name in ("ANDROID_SERIAL", "ADB_SERVER_SOCKET", "ADB_TRACE"):
+            patch.delenv(name, raising=False)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared(server: Adb) -> Iterator[AdbDevice]:
+    """A device that no test leaves otherwise than it was."""
+    with AdbDevice() as device:
+        yield device
+
+
+@pytest.fixture
+def link(shared: AdbDevice) -> Iterator[AdbLink]:
+    with contextlib.closing(AdbLink(config(shared.serial))) as link:
+        yield link
+
+
+@pytest.fixture
+def device(server: Adb) -> Iterator[AdbDevice]:
+    """One to which things happen."""
+    with AdbDevice(down_s=1.0) as device:
+        yield device
+        server.run("disconnect", device.serial)
+
+
+@pytest.fixture
+def shaky(device: AdbDevice) -> Iterator[AdbLink]:
+    with contextlib.closing(AdbLink(config(device.serial))) as link:
+        yield link
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patience of a fifth of a second, so that tests need not have ours."""
+    monkeypatch.setattr(adb, "QUIET_S", 0.3)
+    monkeypatch.setattr(adb, "PROBE_S", 1.5)
+    monkeypatch.setattr(adb_copy, "LOOK_S", 0.1)
+    monkeypatch.setattr(adb_copy, "QUIET_S", 0.3)
+    monkeypatch.setattr(adb_copy, "STALLED_S", 2.0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    def clients() -> list[str]:
+        children = psutil.Process().children(recursive=True)
+        return [" ".join(c.cmdline()) for c in children if "-s" in c.cmdline()[:3]]
+
+    yield
+    assert clients() == []
+    assert not [c for c in psutil.Process().children() if c.status() == psutil.STATUS_ZOMBIE]
+
+
+def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    return timer
+
+
+def kill_server(server: Adb) -> None:
+    """As a crash would, not by its own command."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if f"tcp:{server.port}" in words and "fork-server" in words:
+            process.kill()
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def test_a_device_tells_who_it_is(link: AdbLink, shared: AdbDevice) -> None:
+    assert (link.serial, link.model) == (shared.serial, "Pixel T")
+
+
+def test_arguments_and_input_arrive_as_they_are(link: AdbLink) -> None:
+    odd = [ODD_NAME, "", " ", "-n", "$HOME", "\n", "\udc80", "x" * 30_000, "%s\\n", "'" * 3000]
+    script = 'for a; do printf "%s\\0" "$a"; done; cat'
+    data = bytes(range(256)) * 2000
+    done = link.call(["sh", "-c", script, "sh", *odd], timeout_s=20, stdin=data)
+    sent = b"".join(a.encode("utf-8", "surrogateescape") + b"\0" for a in odd)
+    assert done == Finished(0, sent + data, b"")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    words=st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\0", b"\n")), max_size=4),
+    data=st.binary(max_size=300),
+)
+def test_any_arguments_and_input_arrive(server: Adb, words: list[bytes], data: bytes) -> None:
+    argv = [w.decode("utf-8", "surrogateescape") for w in words]
+    script = 'for a; do printf "%s\\0" "$a"; done; cat'
+    done = LINK(server).call(["sh", "-c", script, "sh", *argv], timeout_s=20, stdin=data)
+    assert done == Finished(0, b"".join(w + b"\0" for w in words) + data, b"")
+
+
+_LINKS: dict[int, AdbLink] = {}
+
+
+def LINK(server: Adb) -> AdbLink:  # noqa: N802
+    """A link for hypothesis, which wants no fixture that is made anew for each test."""
+    return _LINKS[server.port]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_link(server: Adb, shared: AdbDevice) -> Iterator[None]:
+    _LINKS[server.port] = AdbLink(config(shared.serial))
+    yield
+    _LINKS.pop(server.port).close()
+
+
+def test_a_mebibyte_of_output_comes_whole_on_both_streams(link: AdbLink) -> None:
+    done = link.call(
+        ["sh", "-c", "head -c 1048576 /dev/zero; head -c 1048576 /dev/zero >&2"], timeout_s=20
+    )
+    assert (done.code, len(done.stdout), len(done.stderr)) == (0, 1 << 20, 1 << 20)
+
+
+def test_exit_codes_and_signals(link: AdbLink) -> None:
+    assert [link.call(["sh", "-c", f"exit {n}"], timeout_s=9).code for n in (0, 1, 137, 255)] == [
+        0, 1, 137, 255,
+    ]  # fmt: skip
+    for number in (6, 9, 11, 15):
+        # not the shell itself: mksh makes an exit code of some that it gets
+        script = f"(sleep 0.1; kill -{number} $$) & exec sleep 9"
+        assert link.call(["sh", "-c", script], timeout_s=9) == Finished(-number, b"", b"")
+    assert link.call(["no such program"], timeout_s=9).code == 127
+
+
+def test_a_program_that_speaks_like_the_client_is_no_lost_link(link: AdbLink) -> None:
+    for words in (
+        "error: closed",
+        "adb: device offline",
+        f"error: device '{link.serial}' not found",
+    ):
+        done = link.call(["sh", "-c", 'echo "$1" >&2; exit 1', "sh", words], timeout_s=9)
+        assert done == Finished(1, b"", words.encode() + b"\n")
+
+
+def test_a_program_that_does_not_end_is_ended(link: AdbLink, shared: AdbDevice) -> None:
+    began = time.monotonic()
+    with pytest.raises(DeviceError, match=r"sh on .* has not ended within 1 s") as caught:
+        link.call(["sh", "-c", "sleep 1001 & sleep 1002; true"], timeout_s=1)
+    assert not isinstance(caught.value, LinkLost)
+    assert time.monotonic() - began < 4
+    wait_for(lambda: "sleep" not in shared.names().values(), 3)
+
+
+def test_a_slow_program_is_waited_for_while_the_device_answers(link: AdbLink) -> None:
+    assert link.call(["sh", "-c", "sleep 2; echo done"], timeout_s=9).stdout == b"done\n"
+
+
+def test_what_a_program_leaves_behind_does_not_hold_us(link: AdbLink, shared: AdbDevice) -> None:
+    began = time.monotonic()
+    done = link.call(["sh", "-c", "setsid sleep 5 & echo started"], timeout_s=20)
+    assert done == Finished(0, b"started\n", b"")
+    assert time.monotonic() - began < 2
+    assert "setsid" in shared.names().values()  # toybox's, which is its own sleep
+    link.call(["pkill", "setsid"], timeout_s=9)
+
+
+def test_input_that_nobody_reads_is_no_harm(link: AdbLink) -> None:
+    assert link.call(["true"], timeout_s=20, stdin=b"x" * 5_000_000).code == 0
+
+
+# --- channels ------------------------------------------------------------------------------------
+
+
+def taken(channel: object, count: int) -> list[bytes]:
+    found: list[bytes] = []
+
+    def enough() -> bool:
+        found.extend(channel.lines())  # type: ignore[attr-defined]
+        return len(found) >= count
+
+    wait_for(enough, 10)
+    return found
+
+
+def test_lines_go_there_and_back(link: AdbLink, shared: AdbDevice) -> None:
+    channel = link.open(["cat"])
+    assert channel.lines() == []
+    lines = [b"one", b"", b"\xff\x00two", b"x" * 300_000]
+    for line in lines:
+        channel.send(line)
+    assert taken(channel, 4) == lines
+    channel.close()
+    wait_for(lambda: "cat" not in shared.names().values(), 3)
+    assert channel.lines() == []
+    channel.close()
+
+
+def test_the_end_of_a_program_is_told_once_after_its_lines(link: AdbLink) -> None:
+    words = "x" * 5000  # by way of standard input
+    channel = link.open(["sh", "-c", "echo $#; echo err >&2; printf half; exit 3", "sh", words])
+    assert taken(channel, 1) == [b"1"]
+    lost = 0
+    deadline = time.monotonic() + 5
+    while not lost and time.monotonic() < deadline:
+        try:
+            assert channel.lines() == []
+        except LinkLost:
+            lost += 1
+    assert lost == 1
+    assert channel.lines() == []
+    with pytest.raises(LinkLost):
+        channel.send(b"x")
+    channel.close()
+
+
+def test_two_channels_and_a_call_at_once(link: AdbLink) -> None:
+    first, second = link.open(["cat"]), link.open(["cat"])
+    first.send(b"a")
+    second.send(b"b")
+    assert link.call(["echo", "c"], timeout_s=9).stdout == b"c\n"
+    assert (taken(first, 1), taken(second, 1)) == ([b"a"], [b"b"])
+    link.close()
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 30_000_001])
+def test_a_file_goes_there_and_back(link: AdbLink, tmp_path: Path, size: int) -> None:
+    source, back = (
+        tmp_path / os.fsdecode(ODD_NAME.encode("utf-8", "surrogateescape")),
+        tmp_path / "b",
+    )
+    source.write_bytes(os.urandom(size))
+    source.chmod(0o755)
+    seen: list[tuple[int, int]] = []
+    there = f"{TMP}/{ODD_NAME}"
+    link.put(source, there, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (size, size)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert link.call(["test", "-x", there], timeout_s=9).code == 0
+    link.get(there, back)
+    assert back.read_bytes() == source.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([source.name, "b"])
+    assert link.call(["sh", "-c", f"rm {TMP}/a*; ls {TMP} | grep -c hit"], timeout_s=9).stdout == (
+        b"0\n"
+    )
+
+
+def test_a_symlink_here_stands_for_its_file(link: AdbLink, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "link").symlink_to("file")
+    link.put(tmp_path / "link", f"{TMP}/from-link")
+    assert link.call(["cat", f"{TMP}/from-link"], timeout_s=9).stdout == b"content"
+    assert link.call(["test", "-L", f"{TMP}/from-link"], timeout_s=9).code == 1
+
+
+@pytest.mark.parametrize(
+    ("destination", "words"),
+    [
+        (TMP, "it is a directory there"),
+        (f"{TMP}/", "it is a directory there"),
+        (f"{TMP}/absent/file", "its directory does not exist"),
+        ("/system/bin/file", "Read-only file system"),
+        ("/data/file", "Permission denied"),
+        ("relative", "must begin with /"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused(
+    link: AdbLink, tmp_path: Path, destination: str, words: str
+) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 200_000)
+    with pytest.raises(DeviceError, match=words) as caught:
+        link.put(tmp_path / "f", destination)
+    assert not isinstance(caught.value, LinkLost)
+    assert destination in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_here_is_said(link: AdbLink, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"cannot read .*absent: No such file"):
+        link.put(tmp_path / "absent", f"{TMP}/f")
+
+
+def test_a_full_device_is_said(device: AdbDevice, shaky: AdbLink, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 3_000_000)
+    device.fail_sync_write(20)
+    with pytest.raises(DeviceError, match=r"cannot write .*No space left on device") as caught:
+        shaky.put(tmp_path / "f", f"{TMP}/f")
+    assert not isinstance(caught.value, LinkLost)
+    assert "\n" not in str(caught.value)
+    shaky.put(tmp_path / "f", f"{TMP}/f")
+
+
+def test_a_file_that_cannot_be_got_is_said(link: AdbLink, tmp_path: Path) -> None:
+    back = tmp_path / "back"
+    for source in (f"{TMP}/absent", TMP):
+        with pytest.raises(DeviceError, match=r"cannot read .* there is no such file"):
+            link.get(source, back)
+    link.call(["sh", "-c", f"echo x > {TMP}/closed; chmod 0 {TMP}/closed"], timeout_s=9)
+    with pytest.raises(DeviceError, match=r"Permission denied") as caught:
+        link.get("/data/misc/made_up/../../local/tmp/closed", back)
+    assert not isinstance(caught.value, LinkLost)
+    link.call(["sh", "-c", f"echo x > {TMP}/open"], timeout_s=9)
+    with pytest.raises(DeviceError, match=r"cannot write .*/nowhere/back") as caught:
+        link.get(f"{TMP}/open", tmp_path / "nowhere" / "back")
+    assert not isinstance(caught.value, LinkLost)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_storage_behind_fuse_is_refused(link: AdbLink, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x")
+    for there in ("/sdcard/f", "/storage/emulated/0/f"):
+        with pytest.raises(
+            DeviceError, match=r"it is FUSE, .*use a directory below /data/local/tmp"
+        ):
+            link.put(tmp_path / "f", there)
+
+
+@pytest.mark.parametrize("how", ["reset", "close_stream", "silent"])
+def test_a_copy_to_the_device_that_breaks_off_is_a_lost_link(
+    device: AdbDevice, shaky: AdbLink, tmp_path: Path, how: str
+) -> None:
+    source = tmp_path / "f"
+    source.write_bytes(os.urandom(40_000_000))
+    device.cut_sync("send", 5_000_000, how)  # type: ignore[arg-type]
+    began = time.monotonic()
+    with pytest.raises(LinkLost):
+        shaky.put(source, f"{TMP}/f")
+    assert time.monotonic() - began < 8
+    wait_for(lambda: reconnects(shaky), 10)
+    shaky.put(source, f"{TMP}/f")
+    shaky.get(f"{TMP}/f", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["reset", "close_stream", "silent", "short"])
+def test_a_copy_from_the_device_that_breaks_off_is_a_lost_link(
+    device: AdbDevice, shaky: AdbLink, tmp_path: Path, how: str
+) -> None:
+    source, back = tmp_path / "f", tmp_path / "back"
+    source.write_bytes(os.urandom(40_000_000))
+    shaky.put(source, f"{TMP}/f")
+    device.cut_sync("recv", 5_000_000, how)  # type: ignore[arg-type]
+    began = time.monotonic()
+    with pytest.raises(LinkLost):
+        shaky.get(f"{TMP}/f", back)
+    assert time.monotonic() - began < 8
+    assert list(tmp_path.iterdir()) == [source]
+    wait_for(lambda: reconnects(shaky), 10)
+    shaky.get(f"{TMP}/f", back)
+    assert back.read_bytes() == source.read_bytes()
+
+
+def reconnects(link: AdbLink) -> bool:
+    try:
+        link.reconnect()
+    except LinkLost:
+        return False
+    return True
+
+
+# --- what may happen to a link -------------------------------------------------------------------
+
+
+def test_a_server_that_dies_is_started_again(
+    server: Adb, device: AdbDevice, shaky: AdbLink
+) -> None:
+    channel = shaky.open(["cat"])
+    timer = later(0.5, lambda: kill_server(server))
+    began = time.monotonic()
+    with pytest.raises(LinkLost):
+        shaky.call(["sh", "-c", "sleep 30"], timeout_s=60)
+    assert time.monotonic() - began < 5
+    timer.join()
+    with pytest.raises(LinkLost):
+        wait_for(channel.lines, 3)
+    shaky.reconnect()
+    assert shaky.call(["echo", "well"], timeout_s=9) == Finished(0, b"well\n", b"")
+    assert reconnects(shaky)  # and nothing needs it
+
+
+def test_a_call_that_has_to_start_the_server_knows_nothing_of_the_device(
+    server: Adb, device: AdbDevice, shaky: AdbLink, tmp_path: Path
+) -> None:
+    for action in (
+        lambda: shaky.call(["true"], timeout_s=9),
+        lambda: shaky.get(f"{TMP}/f", tmp_path / "f"),
+        lambda: shaky.put(Path("/etc/hostname"), f"{TMP}/f"),
+    ):
+        kill_server(server)
+        with pytest.raises(LinkLost, match=r"device '.*' not found") as caught:
+            action()
+        assert "daemon" not in str(caught.value)
+    shaky.reconnect()
+
+
+def test_the_clients_news_are_not_the_programs_words(server: Adb, device: AdbDevice) -> None:
+    kill_server(server)
+    with contextlib.closing(AdbLink(config(device.serial))) as link:
+        assert link.call(["sh", "-c", "echo a; echo b >&2"], timeout_s=9) == Finished(
+            0, b"a\n", b"b\n"
+        )
+
+
+def test_a_server_that_stands_still_is_a_lost_link(
+    server: Adb, device: AdbDevice, shaky: AdbLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adb, "_SERVER_S", 1.0)
+    (process,) = [
+        p for p in psutil.process_iter(["cmdline"])
+        if f"tcp:{server.port}" in (p.info["cmdline"] or []) and "fork-server" in p.info["cmdline"]
+    ]  # fmt: skip
+    process.suspend()
+    try:
+        with pytest.raises(LinkLost):
+            shaky.call(["true"], timeout_s=30)
+        with pytest.raises(LinkLost, match=r"start-server.* has not ended within"):
+            shaky.reconnect()
+    finally:
+        process.resume()
+    shaky.reconnect()
+
+
+def test_a_restart_is_survived(device: AdbDevice, shaky: AdbLink) -> None:
+    channel = shaky.open(["cat"])
+    timer = later(0.5, device.reboot)
+    with pytest.raises(LinkLost):
+        shaky.call(["sleep", "30"], timeout_s=60)
+    timer.join()
+    with pytest.raises(LinkLost):
+        wait_for(channel.lines, 5)
+    wait_for(lambda: reconnects(shaky), 20)
+    assert shaky.call(["echo", "well"], timeout_s=9).stdout == b"well\n"
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_frozen_device_is_a_lost_link(
+    device: AdbDevice, shaky: AdbLink, tmp_path: Path, everything: bool
+) -> None:
+    source = tmp_path / "f"
+    source.write_bytes(os.urandom(20_000_000))
+    shaky.put(source, f"{TMP}/f")
+    actions: list[Callable[[], object]] = [
+        lambda: shaky.call(["sleep", "60"], timeout_s=60),
+        lambda: shaky.put(source, f"{TMP}/g"),
+        lambda: shaky.get(f"{TMP}/f", tmp_path / "back"),
+    ]
+    with device.frozen(everything):
+        for action in actions:
+            began = time.monotonic()
+            with pytest.raises(LinkLost):
+                action()
+            assert time.monotonic() - began < 8
+        with pytest.raises(LinkLost):
+            shaky.reconnect()
+    wait_for(lambda: reconnects(shaky), 20)
+    shaky.get(f"{TMP}/f", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("direction", ["put", "get"])
+def test_a_device_that_freezes_during_a_copy_is_a_lost_link(
+    device: AdbDevice, shaky: AdbLink, tmp_path: Path, direction: str
+) -> None:
+    source = tmp_path / "f"
+    source.write_bytes(os.urandom(3_000_000))
+    shaky.put(source, f"{TMP}/f")
+    device.change(delay_s=0.1)  # a slow cable: the copy takes seconds
+    later(1.0, device.freeze)
+    source.write_bytes(os.urandom(60_000_000))
+    try:
+        with pytest.raises(LinkLost):
+            if direction == "put":
+                shaky.put(source, f"{TMP}/f")
+            else:
+                for _ in range(40):
+                    shaky.get(f"{TMP}/f", tmp_path / "back")
+    finally:
+        device.thaw()
+
+
+def test_a_device_that_goes_offline_comes_back(device: AdbDevice, shaky: AdbLink) -> None:
+    device.go_offline()
+    with pytest.raises(LinkLost):
+        shaky.call(["true"], timeout_s=9)
+    with pytest.raises(LinkLost):
+        shaky.reconnect()
+    device.come_back()
+    wait_for(lambda: reconnects(shaky), 20)
+    assert shaky.call(["echo", "well"], timeout_s=9).stdout == b"well\n"
+
+
+def test_a_device_that_forgets_our_key_says_what_to_do(device: AdbDevice, shaky: AdbLink) -> None:
+    device.unauthorize()
+    with pytest.raises(LinkLost):
+        shaky.call(["true"], timeout_s=9)
+    with pytest.raises(
+        DeviceError, match=r"has not accepted this computer's key: unlock"
+    ) as caught:
+        shaky.reconnect()
+    assert not isinstance(caught.value, LinkLost)
+    with pytest.raises(DeviceError, match="has not accepted"):
+        AdbLink(config(device.serial))
+    device.authorize()
+    wait_for(lambda: reconnects(shaky), 20)
+    assert shaky.call(["echo", "well"], timeout_s=9).stdout == b"well\n"
+
+
+# --- which device --------------------------------------------------------------------------------
+
+
+def test_the_only_device_needs_no_name_and_two_do(tmp_path: Path) -> None:
+    with host(tmp_path, free_port()) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
+        with pytest.raises(LinkLost, match="adb sees no device: connect one by USB"):
+            AdbLink(config(None, connect_timeout_s=0.5))
+        with AdbDevice() as one, AdbDevice(Settings(model="Pixel_U")) as two:
+            server.connect(one.serial)
+            with contextlib.closing(AdbLink(config(None))) as link:
+                assert link.serial == one.serial
+            server.connect(two.serial)
+            with pytest.raises(DeviceError, match=r"2 devices are connected.*target\.serial=") as e:
+                AdbLink(config(None))
+            assert f"{one.serial} (Pixel T)" in str(e.value)
+            assert f"{two.serial} (Pixel U)" in str(e.value)
+            patch.setenv("ANDROID_SERIAL", two.serial)
+            with contextlib.closing(AdbLink(config(None))) as link:
+                assert link.serial == two.serial
+            patch.delenv("ANDROID_SERIAL")
+            with pytest.raises(LinkLost, match=r"no device R58M123; connected: ") as e:
+                AdbLink(config("R58M123", connect_timeout_s=0.5))
+            assert two.serial in str(e.value)
+
+
+def test_an_address_where_nothing_listens_is_said(server: Adb) -> None:
+    serial = f"127.0.0.1:{free_port()}"
+    with pytest.raises(LinkLost, match=rf"{serial}: cannot connect: Connection refused; nothing"):
+        AdbLink(config(serial))
+    with pytest.raises(LinkLost, match=r"nohost\.invalid:5555: cannot connect: .*name right"):
+        AdbLink(config("nohost.invalid:5555"))
+
+
+def test_an_old_device_is_refused_with_the_reason(server: Adb) -> None:
+    features = tuple(f for f in Settings().features if f != "shell_v2")
+    with AdbDevice(Settings(features=features)) as old:
+        with pytest.raises(DeviceError, match=r"too old: .*exit codes .*shell_v2") as caught:
+            AdbLink(config(old.serial))
+        assert not isinstance(caught.value, LinkLost)
+        server.run("disconnect", old.serial)
+
+
+def test_no_client_is_said_with_where_to_get_it() -> None:
+    with pytest.raises(DeviceError, match=r"no program '/no/adb' here; install it"):
+        AdbLink(config(None, client="/no/adb"))
+
+
+def test_a_server_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says version 40 and does not let itself be ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(listener.getsockname()[1]))
+        monkeypatch.setattr(adb, "_SERVER_S", 5.0)
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = listener.accept()
+                    with peer:
+                        size = int(peer.recv(4), 16)
+                        asked = peer.recv(size)
+                        peer.sendall(
+                            b"OKAY0004" + b"0028" if asked == b"host:version" else b"FAIL0000"
+                        )
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(LinkLost, match=r"two versions of adb .*40.*41.*target\.adb=PATH"):
+            AdbLink(config(None))
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def test_a_phones_settings_over_the_link(device: AdbDevice, shaky: AdbLink) -> None:
+    shaky.call(["mkdir", "-p", f"{TMP}/moe-harness"], timeout_s=9)
+    restore = android.prepare(
+        shaky.call, f"{TMP}/moe-harness", fixed_performance=True, stay_awake=True
+    )
+    fixed, awake = restore.settings
+    assert (fixed.setting, fixed.took) == ("fixed_performance", None)
+    assert (awake.before, awake.now, awake.took) == ("null", "7", True)
+    key = ["settings", "get", "global", "stay_on_while_plugged_in"]
+    assert shaky.call(key, timeout_s=9).stdout == b"7\n"
+    with contextlib.closing(AdbLink(config(device.serial))) as later_one:
+        back = android.put_back(later_one.call, f"{TMP}/moe-harness")
+    assert [o.took for o in back] == [None, True]
+    assert shaky.call(key, timeout_s=9).stdout == b"null\n"
+
+
+def test_battery_and_heat_over_the_link(device: AdbDevice, shaky: AdbLink) -> None:
+    battery = android.read_battery(shaky.call)
+    assert battery is not None
+    assert (battery.level_pct, battery.temp_c, battery.plugged) == (81.0, 29.5, ())
+    thermal = android.read_thermal(shaky.call)
+    assert thermal is not None
+    assert thermal.status == 0
+    assert ("cpu-0-0", "cpu", 38.2) in [(t.name, t.kind, t.temp_c) for t in thermal.temperatures]
+
+
+def test_a_signal_to_us_does_not_reach_the_client(link: AdbLink) -> None:
+    """Ctrl-C at a terminal goes to a whole process group; a client is in its own."""
+    channel = link.open(["cat"])
+    (client,) = [c for c in psutil.Process().children() if "-s" in c.cmdline()[:3]]
+    assert os.getpgid(client.pid) == client.pid != os.getpgid(0)
+    assert signal.getsignal(signal.SIGINT) is not None
+    channel.close()
