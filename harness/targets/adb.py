@@ -37,6 +37,7 @@ _LOOK_S = 0.2
 _MOMENT_S = 3.0
 # The client's server starts in 0.02 s; a busy machine may take longer, not this long.
 _SERVER_S = 15.0
+_SERVER_TRIES = 3
 
 
 class AdbLink:
@@ -112,11 +113,14 @@ class AdbLink:
         return [self._adb, "-s", self.serial]
 
     def _start_server(self) -> None:
-        ended = run([self._adb, "start-server"], _SERVER_S)
-        if ended.code != 0:
-            raise LinkLost(
-                f"adb's server cannot be reached: {complaint(ended.text) or ended.text.strip()}"
-            )
+        for _ in range(_SERVER_TRIES):
+            ended = run([self._adb, "start-server"], _SERVER_S)
+            if ended.code == 0:
+                return
+            time.sleep(_LOOK_S)  # it may have met one that was just ending
+        raise LinkLost(
+            f"adb's server cannot be reached: {complaint(ended.text) or ended.text.strip()}"
+        )
 
     def _look(self) -> Device | Trouble:
         listing = run([self._adb, "devices", "-l"], _SERVER_S)

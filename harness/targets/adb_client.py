@@ -65,6 +65,11 @@ _CHATTER = re.compile(r"\* (daemon|failed to start|cannot start)|adb [VDIWEF] |-
 _MISMATCH = re.compile(r"adb server version \((\d+)\) doesn't match this client \((\d+)\)")
 
 
+# Linux has it in util-linux; elsewhere a client outlives a harness that is killed.
+_SETPRIV = shutil.which("setpriv")
+_ENDS_WITH_US = (_SETPRIV, "--pdeathsig", "KILL", "--") if _SETPRIV else ()
+
+
 @dataclass(frozen=True)
 class Ended:
     """A client that ended, or was ended because all that is wanted had come (`code` None)."""
@@ -80,13 +85,17 @@ class Ended:
 
 
 def start(argv: Sequence[str | bytes], *, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    """A client with pipes. In a session of its own: Ctrl-C at our terminal is not for it."""
+    """A client with pipes. In a session of its own: Ctrl-C at our terminal is not for it.
+
+    It ends with the thread that started it, also when that is killed: else it would go on copying a
+    model. (The server that it may start is no child of it by then.)
+    """
     environment = {k: v for k, v in os.environ.items() if k != "ADB_TRACE"}
     # it tells the device, and draws its progress in place unless the terminal is dumb
     environment["TERM"] = "dumb"
     try:
         return subprocess.Popen(
-            argv,
+            [*_ENDS_WITH_US, *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -21,11 +21,19 @@ MAX_COMMAND_BYTES = 3000
 
 # The program takes the place of a subshell, whose parent says on a stream apart which signal ended
 # it: "Killed". Only this tells signal 9 from an exit with 137. mksh is silent for SIGINT and
-# SIGPIPE.
-_FRAME = """echo '{mark}['; echo '{mark}['"$$" >&2
-exec 3>&1 4>&2
-m=$( {{ (exec {words} >&3 2>&4 3>&- 4>&-); echo "$?"; }} 2>&1 )
-echo "{mark}:$m:{mark}]"; echo "{mark}:$m:{mark}]" >&2"""
+# SIGPIPE. All of this is in the background of the first shell: that gets SIGHUP when the
+# connection ends, and can act on it at once while it does nothing but wait. What it started shall
+# not go on for nobody. (It leads the process group; what makes a session of its own is not in it.)
+_FRAME = """trap 'kill -KILL -$$' HUP
+exec 3>&1 4>&2 5<&0
+{{
+trap - HUP INT QUIT
+echo '{mark}['; echo '{mark}['"$$" >&2
+m=$( {{ (exec {words} <&5 >&3 2>&4 3>&- 4>&- 5<&-); echo "$?"; }} 2>&1 )
+echo "{mark}:$m:{mark}]"; echo "{mark}:$m:{mark}]" >&2
+}} &
+exec 3>&- 4>&- 5<&-
+wait"""
 
 
 @dataclass(frozen=True)
