@@ -269,9 +269,12 @@ def _model(config: Config) -> ModelFile:
 
 
 def _engine(config: Config, machine: Machine | None) -> EngineBuild:
-    from harness.build import ensure_engine
+    from harness.build import ensure_engine, machine_from
     from harness.build.cli import ProgressLine
 
+    there = None
+    if machine is not None:
+        there = machine_from(machine.uname, machine.cpuinfo, machine.android)
     engine, progress = config.engine, ProgressLine()
     try:
         return ensure_engine(
@@ -279,6 +282,9 @@ def _engine(config: Config, machine: Machine | None) -> EngineBuild:
             launcher=_path(engine.launcher),
             llama_cpp_dir=_path(engine.llama_cpp_dir),
             cache_dir=_path(engine.cache_dir),
+            toolchain=config.build.toolchain,
+            machine=there,
+            ndk_dir=_path(config.build.ndk_dir),
             progress=progress,
         )
     finally:

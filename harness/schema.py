@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from harness.build_config import USUAL_BUILD, BuildConfig, check_build
 from harness.engine_flags import EngineFlags, acts, conflict, excluding, off
 from harness.errors import UsageError
 from harness.session_config import (
@@ -154,6 +155,7 @@ class Config:
     verdict: VerdictConfig
     tracking: TrackingConfig
     session: SessionConfig = USUAL_SESSION
+    build: BuildConfig = USUAL_BUILD
 
 
 # --- checking ------------------------------------------------------------------------------------
@@ -176,6 +178,8 @@ def check_config(data: Mapping[str, Any]) -> Config:
     for key, value in config.model.items():
         if value == MISSING:
             raise UsageError(f"model.{key}: needs a value; add model.{key}=VALUE")
+    engine = config.engine
+    check_build(config.build, all_given=None not in (engine.binary, engine.launcher))
     _check_memory(config)
     _check_cells(config)
     _check_design(config)

@@ -30,6 +30,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     foreach(feature AVX_VNNI AVX512_VBMI AVX512_BF16 AMX_TILE AMX_INT8 AMX_BF16)
         set(GGML_${feature} OFF CACHE BOOL "" FORCE)
     endforeach()
+elseif(MOE_CPU_LEVEL MATCHES "^armv8" AND NOT MOE_ZIG)
+    set(GGML_CPU_ARM_ARCH ${MOE_CPU_LEVEL} CACHE STRING "" FORCE)
 endif()
 
 # llama.cpp asks git for its commit. As a registry archive it has none, and git would answer with the commit of
@@ -38,3 +40,13 @@ find_program(MOE_NO_GIT false REQUIRED)
 set(GIT_EXECUTABLE ${MOE_NO_GIT} CACHE FILEPATH "" FORCE)
 set(GIT_EXE ${MOE_NO_GIT} CACHE FILEPATH "" FORCE)
 add_subdirectory(${MOE_LLAMA_DIR} ${CMAKE_BINARY_DIR}/llama EXCLUDE_FROM_ALL)
+
+# zig knows no -march of this kind. Only ggml's kernels get the flag, as they alone get -march: the rest must
+# run on any CPU of the architecture to say what this one lacks, and zig would build its C library anew for the level.
+if(MOE_CPU_LEVEL MATCHES "^armv8" AND MOE_ZIG)
+    set(moe_mcpu ${MOE_CPU_LEVEL})
+    string(REPLACE "armv8-a" "generic+v8a" moe_mcpu ${moe_mcpu})
+    string(REPLACE "armv8.2-a" "generic+v8_2a" moe_mcpu ${moe_mcpu})
+    string(REPLACE "+fp16" "+fullfp16" moe_mcpu ${moe_mcpu})
+    target_compile_options(ggml-cpu PRIVATE -mcpu=${moe_mcpu})
+endif()

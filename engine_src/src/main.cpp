@@ -1,3 +1,4 @@
+#include "cpu_level.h"
 #include "environment.h"
 #include "error.h"
 #include "options.h"

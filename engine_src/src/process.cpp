@@ -209,38 +209,6 @@ std::optional<uint64_t> available_memory_bytes(const std::string & root) {
     return machine ? smaller(machine, cgroup_left_bytes(root)) : std::nullopt;
 }
 
-void require_cpu() {
-#if defined(__x86_64__)
-    const std::string level = MOE_CPU_LEVEL;
-    std::string missing;
-    const auto need = [&](bool present, const char * name) {
-        if (!present) {
-            missing += missing.empty() ? name : std::string(", ") + name;
-        }
-    };
-    __builtin_cpu_init();
-    if (level != "baseline") {
-        need(__builtin_cpu_supports("sse4.2"), "SSE4.2");
-        need(__builtin_cpu_supports("avx2"), "AVX2");
-        need(__builtin_cpu_supports("fma"), "FMA");
-        need(__builtin_cpu_supports("f16c"), "F16C");
-        need(__builtin_cpu_supports("bmi2"), "BMI2");
-    }
-    if (level == "avx512") {
-        need(__builtin_cpu_supports("avx512f"), "AVX512F");
-        need(__builtin_cpu_supports("avx512cd"), "AVX512CD");
-        need(__builtin_cpu_supports("avx512vl"), "AVX512VL");
-        need(__builtin_cpu_supports("avx512dq"), "AVX512DQ");
-        need(__builtin_cpu_supports("avx512bw"), "AVX512BW");
-        need(__builtin_cpu_supports("avx512vnni"), "AVX512_VNNI");
-    }
-    if (!missing.empty()) {
-        throw Error(ExitCode::other, "this build is for " + level + " processors, but this one lacks " + missing +
-                                         "; build with a lower MOE_CPU_LEVEL");
-    }
-#endif
-}
-
 void write_stdout(const std::string & bytes) {
     for (size_t done = 0; done < bytes.size();) {
         const ssize_t n = write(STDOUT_FILENO, bytes.data() + done, bytes.size() - done);

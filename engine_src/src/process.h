@@ -32,9 +32,6 @@ std::optional<uint64_t> cgroup_left_bytes(const std::string & root = "");
 // the kernel does not tell.
 std::optional<uint64_t> available_memory_bytes(const std::string & root = "");
 
-// Refuses, in one line, a CPU that lacks the instructions this build was made for. Throws Error(other).
-void require_cpu();
-
 // Every byte to file descriptor 1. Throws Error(io).
 void write_stdout(const std::string & bytes);
 

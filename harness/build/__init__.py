@@ -6,6 +6,15 @@ May touch the cache directory, run pip, cmake, ninja and the compiler. Knows not
 from __future__ import annotations
 
 from harness.build.engine import ensure_engine
-from harness.build.types import BuildProgress, EngineBuild, Progress
+from harness.build.machine import TargetMachine, machine_from
+from harness.build.types import BuildProgress, EngineBuild, Progress, ToolchainKind
 
-__all__ = ["BuildProgress", "EngineBuild", "Progress", "ensure_engine"]
+__all__ = [
+    "BuildProgress",
+    "EngineBuild",
+    "Progress",
+    "TargetMachine",
+    "ToolchainKind",
+    "ensure_engine",
+    "machine_from",
+]

@@ -9,9 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError
+from harness.build.machine import LEVELS, machine_at
+from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
+    from harness.build.recipe import Order
     from harness.build.types import BuildProgress
 
 
@@ -28,6 +30,29 @@ def parser() -> argparse.ArgumentParser:
         choices=["address", "thread"],
         default="",
         help="AddressSanitizer and UBSan, or ThreadSanitizer",
+    )
+    p.add_argument(
+        "--toolchain",
+        choices=["host", "zig", "ndk"],
+        help="what to compile with (default: host, or zig for another architecture)",
+    )
+    p.add_argument(
+        "--target",
+        choices=list(LEVELS),
+        metavar="ARCH",
+        help=f"for machines of this architecture: {', '.join(LEVELS)} (default: this machine)",
+    )
+    p.add_argument(
+        "--level",
+        metavar="NAME",
+        help="with --target: instructions that its CPU has, lowest first (default: the lowest): "
+        + "; ".join(f"{arch} {', '.join(levels)}" for arch, levels in LEVELS.items()),
+    )
+    p.add_argument(
+        "--ndk-dir",
+        type=Path,
+        metavar="DIR",
+        help="default: $ANDROID_NDK_HOME",
     )
     p.add_argument("--tests", action="store_true", help="build and run the engine's C++ tests too")
     p.add_argument("--clean", action="store_true", help="drop what is in the cache and build anew")
@@ -86,26 +111,43 @@ def main(argv: list[str]) -> int:
         return 130
 
 
+def _order(args: argparse.Namespace) -> Order:
+    """What the command line asks for. UsageError when options of it cannot act together."""
+    from harness.build.recipe import Order
+
+    if args.level is not None and args.target is None:
+        raise UsageError("--level: needs --target ARCH; for this machine it is found out")
+    if args.ndk_dir is not None and args.toolchain != "ndk":
+        raise UsageError("--ndk-dir: acts only with --toolchain ndk")
+    if args.toolchain == "ndk" and args.target is None:
+        raise UsageError("--toolchain ndk: needs --target ARCH, the phone's")
+    if args.tests and (args.target is not None or args.toolchain not in {None, "host"}):
+        raise UsageError("--tests: runs on this machine, so not with --target or --toolchain")
+    machine = None
+    if args.target is not None:
+        machine = machine_at(args.target, args.level, android=args.toolchain == "ndk")
+    return Order(args.llama_cpp_dir, args.sanitize, args.toolchain, machine, args.ndk_dir)
+
+
 def _run(args: argparse.Namespace, line: ProgressLine) -> int:
     from harness.build.engine import ensure_engine
     from harness.build.suite import clean, run_tests
 
+    order = _order(args)
     if args.clean:
-        clean(args.cache_dir, args.llama_cpp_dir, args.sanitize)
+        clean(args.cache_dir, order)
     build = ensure_engine(
-        llama_cpp_dir=args.llama_cpp_dir,
+        llama_cpp_dir=order.llama_cpp_dir,
         cache_dir=args.cache_dir,
-        sanitize=args.sanitize,
+        sanitize=order.sanitize,
+        toolchain=order.toolchain,
+        machine=order.machine,
+        ndk_dir=order.ndk_dir,
         progress=line,
     )
     tests = None
     if args.tests:
-        tests = run_tests(
-            llama_cpp_dir=args.llama_cpp_dir,
-            cache_dir=args.cache_dir,
-            sanitize=args.sanitize,
-            progress=line,
-        )
+        tests = run_tests(order, cache_dir=args.cache_dir, progress=line)
     line.close()
     if args.json:
         result = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(build).items()}
@@ -114,7 +156,8 @@ def _run(args: argparse.Namespace, line: ProgressLine) -> int:
         print(json.dumps(result))
     else:
         print(f"engine   {build.engine}\nlauncher {build.launcher}")
-        print(f"{build.source}: {build.version}")
+        version = build.version or f"build {build.build_id}, which cannot be run here"
+        print(f"{build.source}: {version}")
         if tests is not None:
             print(f"tests {'passed' if tests.passed else 'FAILED'}: {tests.log}")
     return 0 if tests is None or tests.passed else 1

@@ -104,14 +104,13 @@ def configure(
     """Run cmake. DeviceError with the log's end when it fails."""
     report("configure", "configuring")
     work.log.unlink(missing_ok=True)
+    settings = {**tools.variables(work.home), **variables}
     command = [
         *(str(tools.cmake), "-S", str(work.src / work.project), "-B", str(work.out), "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
-        f"-DCMAKE_C_COMPILER={tools.cc}",
-        f"-DCMAKE_CXX_COMPILER={tools.cxx}",
         f"-DCMAKE_RUNTIME_OUTPUT_DIRECTORY={work.bin}",
         "-DCMAKE_BUILD_TYPE=Release",
-        *(f"-D{name}={value}" for name, value in sorted(variables.items())),
+        *(f"-D{name}={value}" for name, value in sorted(settings.items())),
     ]
     code = run(command, work.log, lambda line: None, work.lock)
     if code != 0:

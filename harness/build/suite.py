@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.build import compile as compiling
-from harness.build.engine import ENGINE, LAUNCHER, make_recipe, prepare_workspace
+from harness.build.engine import prepare_workspace
+from harness.build.recipe import ENGINE, LAUNCHER, Order, make_recipe
 from harness.build.types import Progress, Reporter
 from harness.cachedir import cache_root, guarded, locked
 
@@ -24,15 +25,11 @@ class TestRun:
 
 
 def run_tests(
-    *,
-    llama_cpp_dir: Path | None = None,
-    cache_dir: Path | None = None,
-    sanitize: str = "",
-    progress: Progress | None = None,
+    order: Order, *, cache_dir: Path | None = None, progress: Progress | None = None
 ) -> TestRun:
     """Build everything and run ctest. DeviceError when it does not compile."""
     report = Reporter(progress)
-    recipe = make_recipe(ENGINE, llama_cpp_dir, sanitize)
+    recipe = make_recipe(ENGINE, order)
     cache = cache_root(cache_dir)
     with locked(cache / "locks" / "build.lock", lambda line: report("wait", line)) as lock:
         with guarded("building the engine's tests", cache):
@@ -52,11 +49,11 @@ def run_tests(
     return TestRun(code == 0, log)
 
 
-def clean(cache_dir: Path | None, llama_cpp_dir: Path | None, sanitize: str) -> None:
+def clean(cache_dir: Path | None, order: Order) -> None:
     """Delete the build directories and the published executables of the current recipes."""
     cache = cache_root(cache_dir)
-    for program, llama in ((ENGINE, llama_cpp_dir), (LAUNCHER, None)):
-        recipe = make_recipe(program, llama, sanitize)
+    for program in (ENGINE, LAUNCHER):
+        recipe = make_recipe(program, order)
         with locked(cache / "locks" / "build.lock"):
             for made in (
                 cache / "build" / f"{program}-{recipe.workspace_key[:24]}",

@@ -1,4 +1,8 @@
-"""Compiler, cmake and ninja: which ones, what identifies them. Runs `--version`, nothing else."""
+"""Compiler, cmake and ninja of this machine: which ones, what identifies them.
+
+Runs `--version`, and one small link to find out whether programs can be static. Compilers for other
+machines: `cross`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,21 +21,35 @@ from harness.errors import UsageError
 NO_COMPILER = "no C++ compiler found: install g++ (Debian: apt-get install g++) or set CXX"
 # compiled into the binaries, so they belong to the build's identity
 FLAG_VARIABLES = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
-AVX2_FLAGS = {"avx2", "fma", "f16c", "bmi2"}
+STATIC_PROGRAM = "#include <thread>\nint main(){std::thread t([]{});t.join();}\n"
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Absolute paths of the tools, and the text that identifies the compilers."""
+    """Absolute paths of cmake and ninja, and the text that identifies the compilers."""
 
-    cc: Path
-    cxx: Path
     cmake: Path
     ninja: Path
     compiler_id: str
 
+    def variables(self, home: Path) -> dict[str, str]:
+        """CMake variables that choose the compilers; what they need is written below `home`."""
+        raise NotImplementedError
 
-def find_toolchain() -> Toolchain:
+
+@dataclass(frozen=True)
+class HostTools(Toolchain):
+    """The compilers of this machine."""
+
+    cc: Path
+    cxx: Path
+
+    def variables(self, home: Path) -> dict[str, str]:
+        """Nothing is written."""
+        return {"CMAKE_C_COMPILER": str(self.cc), "CMAKE_CXX_COMPILER": str(self.cxx)}
+
+
+def find_toolchain() -> HostTools:
     """The tools of this machine. UsageError, one line, names the first that is missing."""
     cxx = _compiler("CXX", ("g++", "clang++", "c++"))
     if cxx is None:
@@ -40,26 +59,29 @@ def find_toolchain() -> Toolchain:
         raise UsageError("no C compiler found: install gcc (Debian: apt-get install gcc) or set CC")
     identity = "\n".join(
         [f"{path}\n{_version(path, name)}" for path, name in ((cxx, "CXX"), (cc, "CC"))]
-        + [f"{name}={os.environ.get(name, '')}" for name in FLAG_VARIABLES]
+        + flag_variables()
     )
-    return Toolchain(cc, cxx, _tool("cmake"), _tool("ninja"), identity)
+    return HostTools(find_tool("cmake"), find_tool("ninja"), identity, cc, cxx)
 
 
-def machine() -> str:
+def flag_variables() -> list[str]:
+    """The variables that add to every compiler's flags, for its identity."""
+    return [f"{name}={os.environ.get(name, '')}" for name in FLAG_VARIABLES]
+
+
+def links_statically(tools: HostTools) -> bool:
+    """Whether a C++ program can be linked with all that it needs, as the executables are."""
+    with tempfile.TemporaryDirectory(prefix="moe-static-") as folder:
+        source = Path(folder, "static.cpp")
+        source.write_text(STATIC_PROGRAM, encoding="ascii")
+        command = [str(tools.cxx), "-static", "-pthread", str(source), "-o", f"{source}.out"]
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        return done.returncode == 0
+
+
+def machine_name() -> str:
     """The machine's architecture, as the binaries depend on it."""
     return f"{platform.system()}-{platform.machine()}".lower()
-
-
-def cpu_level(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """`avx2`, or `baseline` for an x86-64 CPU without it; other CPUs ignore the level."""
-    if platform.machine().lower() not in {"x86_64", "amd64"}:
-        return "baseline"
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "baseline"
-    flags = next((x for x in lines if x.startswith("flags")), "").split()
-    return "avx2" if set(flags) >= AVX2_FLAGS else "baseline"
 
 
 def _companions(cxx: Path) -> tuple[str, ...]:
@@ -100,8 +122,8 @@ def _version(path: Path, variable: str) -> str:
     return done.stdout.strip()
 
 
-def _tool(name: str) -> Path:
-    """From the Python package `name` (a dependency of ours), else from PATH."""
+def find_tool(name: str) -> Path:
+    """cmake or ninja, from the Python package `name` (a dependency of ours), else from PATH."""
     spec = importlib.util.find_spec(name)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         # the program itself, without the Python wrapper that the scripts directory holds

@@ -10,6 +10,7 @@ from typing import Literal
 
 Stage = Literal["source", "configure", "compile", "check", "wait", "note"]
 Source = Literal["built", "cached", "given"]
+ToolchainKind = Literal["host", "zig", "ndk"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ Progress = Callable[[BuildProgress], None]
 class EngineBuild:
     """A pair of executables whose content was checked; `build_id` is the engine's.
 
-    `version` is the engine's own `--version` line, None when a given binary does not have one.
+    `version` is the engine's own `--version` line; None when a given binary does not have one, or
+    nothing on this machine can run the engine to ask it.
     """
 
     engine: Path

@@ -108,7 +108,7 @@ def _model(args: argparse.Namespace) -> Path:
 def _run(args: argparse.Namespace, engine_flags: list[str], model: Path, prefix: str) -> None:
     from harness.build import ensure_engine
     from harness.build.cli import ProgressLine
-    from harness.build.engine import given_program
+    from harness.build.programs import given_program
     from harness.verify.engine_run import dump_layer
     from harness.verify.tensors import open_layer
 

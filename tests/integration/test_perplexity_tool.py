@@ -11,7 +11,8 @@ import pytest
 from engine_parts import engine
 
 from harness.build import compile as compiling
-from harness.build.engine import ENGINE, make_recipe, prepare_workspace
+from harness.build.engine import prepare_workspace
+from harness.build.recipe import ENGINE, make_recipe
 from harness.build.source import pinned_source
 from harness.build.types import Reporter
 from harness.cachedir import cache_root, locked

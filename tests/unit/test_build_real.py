@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.build import engine, source
-from harness.build.engine import LAUNCHER
+from harness.build import recipe, source
+from harness.build.engine import ensure_program
+from harness.build.programs import version_line
+from harness.build.recipe import LAUNCHER, Order
 from harness.build.types import BuildProgress, Reporter
 from harness.errors import DeviceError, UsageError
 
@@ -36,28 +38,29 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "launcher" / "CMakeLists.txt").write_text(PROJECT)
     (folder / "launcher" / "src" / "main.cpp").write_text(MAIN)
     (folder / "launcher" / "src" / "other.cpp").write_text(OTHER)
-    monkeypatch.setattr(engine, "engine_source_dir", lambda: folder)
+    monkeypatch.setattr(recipe, "engine_source_dir", lambda: folder)
     return folder
 
 
 def build(cache: Path, steps: list[BuildProgress] | None = None) -> tuple[Path, bool]:
     report = Reporter(steps.append if steps is not None else None)
-    return engine._ensure(LAUNCHER, None, cache, "", report)
+    made = ensure_program(LAUNCHER, Order(), cache, report)
+    return made.path, made.fresh
 
 
 def test_an_edit_compiles_only_what_it_touches(sources: Path, tmp_path: Path) -> None:
     first, made = build(tmp_path / "cache")
     assert made
-    assert engine.version_line(first) == "moe-launcher 1"
+    assert version_line(first) == "moe-launcher 1"
     (sources / "launcher" / "src" / "other.cpp").write_text(OTHER.replace("1", "2"))
     steps: list[BuildProgress] = []
     second, made = build(tmp_path / "cache", steps)
     assert made
-    assert engine.version_line(second) == "moe-launcher 2"
+    assert version_line(second) == "moe-launcher 2"
     compiled = [s.message for s in steps if s.message.endswith(".o")]
     assert compiled == ["other.cpp.o"]
     # the old one is still there, and back at once when the edit is undone
-    assert engine.version_line(first) == "moe-launcher 1"
+    assert version_line(first) == "moe-launcher 1"
     (sources / "launcher" / "src" / "other.cpp").write_text(OTHER)
     assert build(tmp_path / "cache") == (first, False)
 
@@ -76,7 +79,7 @@ def test_a_compile_error_names_the_users_file_and_the_log(sources: Path, tmp_pat
 
 
 def _build_in_process(cache: str, folder: str, log: str) -> None:
-    engine.engine_source_dir = lambda: Path(folder)
+    recipe.engine_source_dir = lambda: Path(folder)
     _, made = build(Path(cache))
     with Path(log).open("a") as f:
         f.write(f"{made}\n")
@@ -106,7 +109,7 @@ def test_a_killed_build_is_simply_done_again(after_s: float, sources: Path, tmp_
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     found, _ = build(tmp_path / "cache")
-    assert engine.version_line(found) == "moe-launcher 1"
+    assert version_line(found) == "moe-launcher 1"
 
 
 def test_the_pinned_source_comes_through_pip(tmp_path: Path) -> None:

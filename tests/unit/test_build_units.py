@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from harness.build import compile as compiling
-from harness.build import engine, source, toolchain
-from harness.build.engine import ENGINE, LAUNCHER, ensure_engine
+from harness.build import engine, recipe, source, toolchain
+from harness.build.engine import ensure_engine
+from harness.build.recipe import ENGINE, LAUNCHER, Order, Recipe, make_recipe
 from harness.build.types import BuildProgress, Reporter
 from harness.errors import DeviceError, UsageError
 
@@ -187,16 +188,6 @@ def test_compiler_version_and_flags_change_the_identity(
     assert len({first, second, toolchain.find_toolchain().compiler_id}) == 3
 
 
-def test_cpu_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain.platform, "machine", lambda: "x86_64")
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor: 0\nflags\t\t: fpu avx2 fma f16c bmi2 avx512f\n")
-    assert toolchain.cpu_level(info) == "avx2"
-    info.write_text("flags\t\t: fpu avx2\n")
-    assert toolchain.cpu_level(info) == "baseline"
-    assert toolchain.cpu_level(tmp_path / "none") == "baseline"
-
-
 # --- the build directory -------------------------------------------------------------------------
 
 
@@ -249,7 +240,7 @@ def test_ninjas_status_becomes_progress(tmp_path: Path) -> None:
     ninja = script(
         tmp_path / "ninja", 'echo "[1/4] Building CXX object a/b.cpp.o"; echo "[4/4] Linking x"'
     )
-    tools = toolchain.Toolchain(ninja, ninja, ninja, ninja, "")
+    tools = toolchain.HostTools(ninja, ninja, "", ninja, ninja)
     compiling.build(work, tools, ("x",), Reporter(steps.append))
     assert [(s.done, s.total, s.fraction) for s in steps] == [(1, 4, 0.25), (4, 4, 1.0)]
     assert steps[0].message == "b.cpp.o"
@@ -286,7 +277,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
 
     def prepare(
-        cache: Path, recipe: engine.Recipe, report: Reporter, lock: int, tests: bool = False
+        cache: Path, recipe: Recipe, report: Reporter, lock: int, tests: bool = False
     ) -> compiling.Workspace:
         work = compiling.Workspace(cache / "build" / recipe.program, recipe.origin, ".", lock)
         text = f"echo '{recipe.program} 1.0 build {recipe.build_id} llama.cpp x'"
@@ -340,7 +331,7 @@ def test_what_is_not_as_it_was_built_is_built_again(
 def test_an_engine_that_does_not_run_is_not_published(
     made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "version_line", lambda p: None)
+    monkeypatch.setattr(engine, "version_line", lambda p, run_with: None)
     with pytest.raises(DeviceError, match="does not run here"):
         ensure_engine(cache_dir=tmp_path)
     assert not [p for p in (tmp_path / "bin").iterdir() if p.name.startswith(ENGINE)]
@@ -378,16 +369,16 @@ def test_keys_follow_what_goes_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     (sources / "src").mkdir(parents=True)
     (sources / "launcher" / "src").mkdir(parents=True)
     (sources / "CMakeLists.txt").write_text("1")
-    monkeypatch.setattr(engine, "engine_source_dir", lambda: sources)
-    first = engine.make_recipe(ENGINE)
-    launcher = engine.make_recipe(LAUNCHER)
+    monkeypatch.setattr(recipe, "engine_source_dir", lambda: sources)
+    first = make_recipe(ENGINE)
+    launcher = make_recipe(LAUNCHER)
     (sources / "src" / "x.cpp").write_text("1")
-    second = engine.make_recipe(ENGINE)
+    second = make_recipe(ENGINE)
     assert first.key != second.key
     # llama.cpp's objects are kept, the launcher is not touched
     assert first.workspace_key == second.workspace_key
-    assert engine.make_recipe(LAUNCHER).key == launcher.key
-    sanitized = engine.make_recipe(ENGINE, sanitize="thread")
+    assert make_recipe(LAUNCHER).key == launcher.key
+    sanitized = make_recipe(ENGINE, Order(sanitize="thread"))
     assert sanitized.workspace_key != second.workspace_key
 
 

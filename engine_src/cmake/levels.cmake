@@ -1,0 +1,11 @@
+# The levels of instructions that ggml's kernels can be compiled for, by the architecture compiled for.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    set(moe_levels baseline avx2 avx512)
+    set(moe_default_level avx2)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    set(moe_levels armv8-a armv8.2-a+dotprod+fp16 armv8.2-a+dotprod+fp16+i8mm)
+    set(moe_default_level armv8-a)
+else()
+    set(moe_levels baseline)
+    set(moe_default_level baseline)
+endif()
