@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -156,6 +157,7 @@ def test_a_push_that_finds_no_space_says_so(own_device: AdbDevice, adb: Adb, big
     adb.ok("push", big, "/data/local/tmp/big")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root")
 def test_data_of_a_size_gets_full(adb_server: Adb, big: Path) -> None:
     with AdbDevice(data_bytes=16_000_000, down_s=0) as device:
         adb_server.connect(device.serial)
