@@ -95,7 +95,14 @@ def _start(
         return None
     name = rundir.new_id(config.name)
     deployed = _deploy(
-        config, target, machine, directory=runs_dir / name, plan=plan, model=model, view=view
+        config,
+        target,
+        machine,
+        directory=runs_dir / name,
+        plan=plan,
+        model=model,
+        view=view,
+        at_end=at_end,
     )
     _ask_engine(target, deployed, plan, runs_dir / name)
     directory = rundir.make_campaign_dir(runs_dir, name)
@@ -134,7 +141,14 @@ def _resume(
         return None
     target, machine = _connect(config, view, at_end)
     deployed = _deploy(
-        config, target, machine, directory=directory, plan=plan, model=model, view=view
+        config,
+        target,
+        machine,
+        directory=directory,
+        plan=plan,
+        model=model,
+        view=view,
+        at_end=at_end,
     )
     _ask_engine(target, deployed, plan, directory)
     view.say(f"campaign {directory}, resumed")
@@ -176,13 +190,18 @@ def _deploy(
     plan: Plan,
     model: ModelFile,
     view: Terminal,
+    at_end: contextlib.ExitStack,
 ) -> Deployed:
-    """Build, take the device for the campaign, and put there what it runs."""
+    """Build, take the device for the campaign, put there what it runs, and switch its settings."""
     from harness.device.claim import claim, owner_of
     from harness.device.deploy import deploy, deploy_launcher
+    from harness.device.phone import Phone
 
     build = deploy_launcher(target, _engine(config, machine))
     claim(target, owner_of(directory), wait_s=config.session.wait_for_device_s, say=view.say)
+    phone = Phone(check_target(config.target), target, lambda line: view.say(line, "yellow"))
+    at_end.callback(phone.put_back)
+    settings = phone.prepare()
     return deploy(
         target,
         build,
@@ -190,6 +209,7 @@ def _deploy(
         model_files=model.info.shards,
         arms=plan.arms.values(),
         cache_dir=config.engine.cache_dir,
+        settings=settings,
     )
 
 

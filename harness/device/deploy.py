@@ -16,6 +16,7 @@ from harness.engines.native_argv import input_files
 from harness.errors import DeviceError
 from harness.models.hashes import files_sha256
 from harness.records import Arm
+from harness.targets.android import SettingOutcome
 from harness.targets.target import Target
 
 
@@ -27,6 +28,7 @@ class Deployed:
     model: Path
     model_files: tuple[Path, ...]
     inputs: dict[str, str]
+    settings: tuple[SettingOutcome, ...] = ()  # of a phone, as they were switched
 
 
 def deploy_launcher(target: Target, build: EngineBuild) -> EngineBuild:
@@ -43,6 +45,7 @@ def deploy(
     model_files: Sequence[Path],
     arms: Iterable[Arm],
     cache_dir: str | None,
+    settings: tuple[SettingOutcome, ...] = (),
 ) -> Deployed:
     """Everything else; on a target that was claimed, as a transfer would disturb a measurement.
 
@@ -67,4 +70,5 @@ def deploy(
         model=places[model] if model in places else Path(model),
         model_files=tuple(places[file] for file in model_files),
         inputs=inputs,
+        settings=settings,
     )

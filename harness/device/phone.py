@@ -7,6 +7,7 @@ from collections.abc import Callable
 from harness.errors import HarnessError
 from harness.target_config import AdbConfig, TargetConfig
 from harness.targets import android
+from harness.targets.remote import RemoteTarget
 from harness.targets.target import Target
 
 
@@ -31,10 +32,19 @@ class Phone:
             fixed_performance=config.fixed_performance,
             stay_awake=config.stay_awake,
         )
+        if isinstance(self._target, RemoteTarget):
+            self._target.on_restart = self._prepare_again
         for outcome in self._restore.settings:
             if outcome.took is False:
                 self._say(f"warning: {outcome.setting} could not be switched on: {outcome.reason}")
         return self._restore.settings
+
+    def _prepare_again(self) -> None:
+        """A phone that restarted has forgotten some of it. No reason to end a campaign."""
+        try:
+            self.prepare()
+        except HarnessError as e:
+            self._say(f"warning: the phone's settings are not what they were: {e}")
 
     def put_back(self) -> None:
         """As it was before; what fails is said, and put back by the next campaign there."""

@@ -75,7 +75,10 @@ class RemoteRunning:
 
 
 class RemoteTarget:
-    """`Target` on a device; see there. Used by one thread. `say`, `on_transfer`: for a screen."""
+    """`Target` on a device; see there. Used by one thread.
+
+    `say`, `on_transfer`: for a screen; `on_restart`: for what a restart of the device undoes.
+    """
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class RemoteTarget:
         self._nap: Callable[[float], None] = time.sleep
         self.say: Callable[[str], None] = lambda _line: None
         self.on_transfer: Callable[[str, int, int], None] = lambda _name, _done, _total: None
+        self.on_restart: Callable[[], None] = lambda: None
         self.boot_id = ""
         self._link = link
         self._device_lock = device_lock
@@ -249,6 +253,7 @@ class RemoteTarget:
 
     def _recover(self, reason: str) -> None:
         """Connect again, within `reconnect_s`, and take up what was held before."""
+        boot = self.boot_id
         if self._heart is not None:
             heart, self._heart = self._heart, None
             heart.stop()
@@ -272,7 +277,10 @@ class RemoteTarget:
                     raise DeviceError(self._given_up) from e
                 self._nap(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_S)
-        self.say(f"{self.id.name}: connected again after {duration(self._clock() - began)}")
+        again = "restarted, and " if self.boot_id != boot else ""
+        self.say(f"{self.id.name}: {again}connected again after {duration(self._clock() - began)}")
+        if again:
+            self.on_restart()
 
     # --- files ---
 
