@@ -47,8 +47,9 @@ class AdbLink:
         """Connects. Raises LinkLost or DeviceError as `reconnect` does."""
         self._adb = find_client(config.adb)
         self._patience_s = config.connect_timeout_s
-        self._wanted = config.serial or os.environ.get("ANDROID_SERIAL") or None
-        self.serial = self._wanted or ""
+        named = os.environ.get("ANDROID_SERIAL") if config.serial is None else None
+        self._where_named = " (named by ANDROID_SERIAL)" if named else ""
+        self.serial = config.serial or named or ""
         self.model: str | None = None
         self._channels: list[AdbChannel] = []
         self._start_server()
@@ -84,6 +85,8 @@ class AdbLink:
     def put(self, source: Path, destination: str, on_bytes: OnBytes | None = None) -> None:
         """See `Link`. adb cannot go on with a part of a file; it begins anew."""
         check_destination(self.call, destination, PROBE_S)
+        # adb replaces what is there once it has begun; until then its size would count as progress
+        self.call(["rm", "-f", "--", destination], timeout_s=PROBE_S)
         adb_copy.push(
             self._client(), source, destination, lambda: self._size(destination), on_bytes
         )
@@ -136,7 +139,8 @@ class AdbLink:
             if refused or passed > min(waits[found.wait], self._patience_s):
                 # a device that is listed tells more than a refused connection
                 trouble = refused if refused and found.wait == "moment" else found
-                raise (LinkLost if trouble.may_end else DeviceError)(trouble.text)
+                text = f"{trouble.text}{self._where_named}"
+                raise LinkLost(text) if trouble.may_end else DeviceError(text)
             time.sleep(_LOOK_S)
         self.serial, self.model = found.serial, found.model
         self._check_features()

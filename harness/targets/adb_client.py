@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, cast
 
 from harness.errors import DeviceError
@@ -33,7 +34,7 @@ Enough = Callable[[bytearray, bytearray], bool]
 
 def find_client(adb: str) -> str:
     """Path of the client. Raises DeviceError with where to get one."""
-    found = shutil.which(adb)
+    found = shutil.which(Path(adb).expanduser())
     if found is None:
         raise DeviceError(
             f"target.adb: there is no program {adb!r} here; install it (Debian: apt-get install "

@@ -143,7 +143,15 @@ def _usable(device: Device) -> Device | Trouble:
         text = f"is in the state {device.state!r}, in which adb runs no programs"
         known = Trouble(text, "moment", True)
     text = known.text.replace("SERIAL", device.serial)
+    if device.state == "offline" and is_address(device.serial):
+        text += _OFFLINE_ON_THE_NETWORK
     return Trouble(f"device {device.serial} {text}", known.wait, known.may_end)
+
+
+_OFFLINE_ON_THE_NETWORK = (
+    " (Android's wireless debugging wants `adb pair` first, of adb 30 and later; with an older "
+    "one: adb tcpip 5555 over USB)"
+)
 
 
 _STATES = {

@@ -384,6 +384,33 @@ def test_a_full_device_is_said(device: AdbDevice, shaky: AdbLink, tmp_path: Path
     shaky.put(tmp_path / "f", f"{TMP}/f")
 
 
+def test_a_device_that_really_is_full_is_said(server: Adb, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(os.urandom(100_000_000))
+    with AdbDevice(data_bytes=48 << 20) as device:
+        with contextlib.closing(AdbLink(config(device.serial))) as link:
+            with pytest.raises(DeviceError, match=r"cannot write .*No space left on device") as e:
+                link.put(tmp_path / "f", f"{TMP}/f")
+            assert not isinstance(e.value, LinkLost)
+            (tmp_path / "f").write_bytes(b"x")
+            link.put(tmp_path / "f", f"{TMP}/f")
+        server.run("disconnect", device.serial)
+
+
+def test_what_was_there_is_replaced_and_no_progress(
+    device: AdbDevice, shaky: AdbLink, tmp_path: Path
+) -> None:
+    (tmp_path / "old").write_bytes(b"o" * 30_000_000)
+    (tmp_path / "new").write_bytes(b"n" * 20_000_000)
+    shaky.put(tmp_path / "old", f"{TMP}/f")
+    device.change(delay_s=0.03)
+    seen: list[int] = []
+    shaky.put(tmp_path / "new", f"{TMP}/f", lambda done, _: seen.append(done))
+    assert len(seen) > 2
+    assert seen == sorted(seen)
+    assert seen[0] < 20_000_000
+    assert shaky.call(["head", "-c", "3", f"{TMP}/f"], timeout_s=9).stdout == b"nnn"
+
+
 def test_a_file_that_cannot_be_got_is_said(link: AdbLink, tmp_path: Path) -> None:
     back = tmp_path / "back"
     for source in (f"{TMP}/absent", TMP):
@@ -625,6 +652,9 @@ def test_the_only_device_needs_no_name_and_two_do(tmp_path: Path) -> None:
             patch.setenv("ANDROID_SERIAL", two.serial)
             with contextlib.closing(AdbLink(config(None))) as link:
                 assert link.serial == two.serial
+            patch.setenv("ANDROID_SERIAL", "R58M999")
+            with pytest.raises(LinkLost, match=r"no device R58M999.*ANDROID_SERIAL"):
+                AdbLink(config(None, connect_timeout_s=0.5))
             patch.delenv("ANDROID_SERIAL")
             with pytest.raises(LinkLost, match=r"no device R58M123; connected: ") as e:
                 AdbLink(config("R58M123", connect_timeout_s=0.5))

@@ -126,6 +126,11 @@ def test_every_state_has_its_advice(state: str, words: str, wait: str, may_end: 
         assert (found.wait, found.may_end) == (wait, may_end)
 
 
+def test_a_device_that_is_offline_on_the_network_may_want_another_adb() -> None:
+    assert "adb pair" in trouble([Device("10.0.0.9:40001", "offline")], None).text
+    assert "adb pair" not in trouble([Device("A", "offline")], None).text
+
+
 def test_addresses_are_told_from_serials() -> None:
     for serial in ("127.0.0.1:5555", "phone.local:40001", "[fe80::1%wlan0]:5555", "[::1]:1"):
         assert is_address(serial), serial
