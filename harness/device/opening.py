@@ -51,7 +51,7 @@ def open_target(
         from harness.targets.adb import AdbLink
 
         link = AdbLink(config)
-        name = config.name or config.serial or "android"
+        name = config.name or link.serial
         # on a phone /tmp does not exist, and whoever comes over adb can write beside us
         lock = f"{PurePosixPath(config.dir).parent}/moe-harness.lock"
     try:
