@@ -359,28 +359,40 @@ class Network:
                     raise OSError(ctypes.get_errno(), "setns")
 
     def cut(self) -> None:
-        """Pull the cable: nothing goes through, and nobody is told."""
+        """Pull the cable: nothing goes through any more, and nobody is told so by packets."""
         self._in(1, "ip link set cable1 down")
 
-    def mend(self) -> None:
-        """Plug the cable in again."""
-        self._in(1, "ip link set cable1 up")
+    def swallow(self) -> None:
+        """What the client sends arrives, but nothing comes back; the cable stays plugged in."""
+        self._in(1, f"ip route replace blackhole {self.CLIENT}/32")
 
-    def slow(self, netem: str) -> None:
-        """Both ways as `tc` is told, such as `rate 8mbit delay 20ms`; empty: as fast as before."""
+    def mend(self) -> None:
+        """All as before `cut` and `swallow`."""
+        self._in(1, f"ip route del blackhole {self.CLIENT}/32 2>/dev/null || true")
+        self._in(1, "ip link set cable1 up")
+        until = time.monotonic() + 10
+        for which, device in enumerate(("cable0", "cable1")):
+            show = [*self._enter(which), "ip", "-br", "link", "show", "dev", device]
+            while b" UP " not in subprocess.run(show, check=True, capture_output=True).stdout:
+                assert time.monotonic() < until, "the cable does not come up"
+                time.sleep(0.05)
+
+    def slow(self, rate: str | None, queue_ms: int = 200) -> None:
+        """Both ways no faster than `rate`, such as 8mbit, with a queue that takes so long to drain;
+        None: as fast as it goes."""
         if shutil.which("tc") is None:
             pytest.skip("no tc (Debian: iproute2)")
         for which, device in enumerate(("cable0", "cable1")):
             self._in(which, f"tc qdisc del dev {device} root 2>/dev/null || true")
-            if netem:
-                tc = ["tc", "qdisc", "add", "dev", device, "root", "netem", *netem.split()]
+            if rate is not None:
+                how = f"tbf rate {rate} burst 32kb latency {queue_ms}ms"
                 done = subprocess.run(
-                    [*self._enter(which), *tc],
+                    [*self._enter(which), *f"tc qdisc add dev {device} root {how}".split()],
                     check=False,
                     capture_output=True,
                 )
                 if done.returncode != 0:
-                    pytest.skip(f"no netem here: {done.stderr.decode().strip()}")
+                    pytest.skip(f"no tbf here: {done.stderr.decode().strip()}")
 
     def close(self) -> None:
         for holder in self._holders:

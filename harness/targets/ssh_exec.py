@@ -19,13 +19,13 @@ import paramiko
 
 from harness.errors import DeviceError
 from harness.targets.link import Finished, LinkLost
-from harness.targets.ssh_wire import Connection
+from harness.targets.ssh_wire import Connection, Question
 
 PIECE = 1 << 18
 MOST_PIECES = 64
 # of the one argument of the kernel's that the whole line becomes
 LONGEST_LINE = 120_000
-# how long more may come from what a program left behind with its output open
+# how long it must be quiet after a program that left something behind with its output open
 STRAGGLERS_S = 1.0
 # how long a closed channel may be the first that is seen of a lost connection
 VERDICT_S = 1.0
@@ -97,7 +97,7 @@ class Program:
                 "give its arguments in a file"
             )
         self._out, self._err = _Marked(mark), _Marked(mark if with_stderr else None)
-        self._ended_at: float | None = None
+        self._quiet: tuple[float, Question] | None = None
         self._channel = self._start(line)
 
     def _start(self, line: bytes) -> paramiko.Channel:
@@ -125,8 +125,8 @@ class Program:
             came = True
             if own := self._err.own(self._channel.recv_stderr(PIECE)):
                 on_stderr(own)
-        if came and self._ended_at is not None:
-            self._ended_at = time.monotonic()
+        if came:
+            self._quiet = None
         return came
 
     def feed(self, data: memoryview) -> int:
@@ -146,19 +146,25 @@ class Program:
         self._channel.shutdown_write()
 
     def ended(self) -> bool:
-        """Has it ended, and has all come that it had to say?"""
-        if self._channel.recv_ready() or self._channel.recv_stderr_ready():
-            return False
+        """Has it ended, and has all been handed on that it had to say?"""
+        # in this order: what comes after the second look comes after the end
+        return self._said_all() and not (
+            self._channel.recv_ready() or self._channel.recv_stderr_ready()
+        )
+
+    def _said_all(self) -> bool:
         if self._channel.closed:
             return True
         if self._connection.transport.exit_code(self._channel) is None:
             return False
         if self._channel.eof_received:
             return True
-        now = time.monotonic()
-        if self._ended_at is None:
-            self._ended_at = now
-        return now - self._ended_at > STRAGGLERS_S
+        # What it said may still be on the way behind the news of its end. Nothing is any more once
+        # an answer came and nothing else before it.
+        if self._quiet is None:
+            self._quiet = time.monotonic(), self._connection.ask()
+        since, question = self._quiet
+        return question.answered() and time.monotonic() - since > STRAGGLERS_S
 
     def wait(self, seconds: float) -> None:
         """Wait until something may have come, or so long."""
@@ -275,11 +281,8 @@ class Lines:
                 break
         *whole, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
-        if not whole:
-            if not self._connection.alive():
-                raise self._connection.lost()
-            if self._program.ended():
-                raise self._over()
+        if not whole and self._program.ended():
+            raise self._over()
         return whole
 
     def _over(self) -> Exception:

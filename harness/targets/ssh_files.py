@@ -21,9 +21,9 @@ from harness.targets.link import Finished, LinkLost, OnBytes
 from harness.targets.ssh_exec import VERDICT_S, Program, run_to_end, stream
 from harness.targets.ssh_wire import Connection
 
-PIECE = 1 << 20
 # of one SFTP request, with its head: the most that OpenSSH takes; others promise 32 KiB
 REQUEST_BYTES = 255 * 1024
+PIECE = REQUEST_BYTES
 SHORT_S = 60.0
 # says with what it fails to open the file, or to write something beside it
 WHY_NOT_WRITTEN = (

@@ -7,13 +7,16 @@ nothing comes and ends the connection when no answer does.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
+import fcntl
 import logging
 import signal
 import socket
 import subprocess
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -51,6 +54,7 @@ class _Stream(Protocol):
     def send(self, data: bytes, /) -> int: ...
     def settimeout(self, value: float | None, /) -> None: ...
     def close(self) -> None: ...
+    def fileno(self) -> int: ...
 
 
 class _Heard:
@@ -62,6 +66,7 @@ class _Heard:
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
         self._ahead = memoryview(b"")
+        self._sent = 0
         self.count = 0
         self._closed = False  # paramiko looks at it
 
@@ -73,7 +78,16 @@ class _Heard:
         return piece.tobytes()
 
     def send(self, data: bytes) -> int:
-        return self._stream.send(data)
+        sent = self._stream.send(data)
+        self._sent += sent
+        return sent
+
+    def arrived(self) -> int:
+        """Bytes of what was sent that the other end has acknowledged, where the system tells."""
+        waiting = array.array("i", [0])
+        with contextlib.suppress(OSError, ValueError):
+            fcntl.ioctl(self._stream.fileno(), termios.TIOCOUTQ, waiting)
+        return self._sent - waiting[0]
 
     def settimeout(self, value: float | None) -> None:
         self._stream.settimeout(value)
@@ -108,6 +122,7 @@ class Transport(paramiko.Transport):
         super().__init__(heard, default_window_size=WINDOW_BYTES)  # type: ignore[arg-type]
         self.heard = heard
         self.ended_by: dict[int, str] = {}
+        self.one_question = threading.Lock()
         self.banner_timeout = self.handshake_timeout = self.auth_timeout = hop.connect_timeout_s
         options = self.get_security_options()
         fast = tuple(name for name in FAST_CIPHERS if name in options.ciphers)
@@ -122,6 +137,25 @@ class Transport(paramiko.Transport):
         return channel.recv_exit_status() if channel.exit_status >= 0 else None
 
 
+class Question(threading.Thread):
+    """Asks the machine for an answer; in a thread, since it waits where the network takes nothing.
+
+    The answer comes behind all that the machine had to say when it was asked.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(daemon=True, name="ssh-question")
+        self._transport = transport
+
+    def run(self) -> None:
+        # one at a time: paramiko takes any answer for that to the latest
+        with contextlib.suppress(Exception), self._transport.one_question:
+            self._transport.global_request("keepalive@openssh.com", wait=True)
+
+    def answered(self) -> bool:
+        return not self.is_alive()
+
+
 class Watch(threading.Thread):
     """Ends a connection whose other end says nothing though it is asked."""
 
@@ -129,32 +163,25 @@ class Watch(threading.Thread):
         super().__init__(daemon=True, name="ssh-watch")
         self._connection = connection
         self._over = threading.Event()
-        self._asking: threading.Thread | None = None
 
     def end(self) -> None:
         self._over.set()
 
     def run(self) -> None:
-        heard = self._connection.transport.heard
-        count, silent_s, before = heard.count, 0.0, time.monotonic()
+        asking: Question | None = None
+        signs, silent_s, before = self._connection.signs(), 0.0, time.monotonic()
         while not self._over.wait(TICK_S):
             now = time.monotonic()
             # a tick that comes late is our own pause (a stopped process), not the other's
             silent_s += min(now - before, 4 * TICK_S)
             before = now
-            if heard.count != count:
-                count, silent_s = heard.count, 0.0
+            if (now_signs := self._connection.signs()) != signs:
+                signs, silent_s = now_signs, 0.0
             if silent_s >= DEAD_AFTER_S:
                 self._connection.give_up(f"no sign of life for {DEAD_AFTER_S:.0f} s")
                 return
-            if silent_s >= ASK_AFTER_S and (self._asking is None or not self._asking.is_alive()):
-                # in a thread of its own: it waits where the network takes nothing more
-                self._asking = threading.Thread(target=self._ask, daemon=True, name="ssh-ask")
-                self._asking.start()
-
-    def _ask(self) -> None:
-        with contextlib.suppress(Exception):
-            self._connection.transport.global_request("keepalive@openssh.com", wait=True)
+            if silent_s >= ASK_AFTER_S and (asking is None or asking.answered()):
+                asking = self._connection.ask()
 
 
 class Connection:
@@ -182,6 +209,17 @@ class Connection:
 
     def alive(self) -> bool:
         return self._why is None and all(t.is_active() for t in self._transports)
+
+    def ask(self) -> Question:
+        """Ask the machine for a sign of life; does not wait."""
+        question = Question(self.transport)
+        question.start()
+        return question
+
+    def signs(self) -> tuple[int, int]:
+        """Changes whenever there is a sign of life: the machine said something, or what was sent
+        gets on, which is all that a slow way shows while it is full."""
+        return self.transport.heard.count, self._transports[0].heard.arrived()
 
     def gone_within(self, seconds: float) -> bool:
         """Is it gone, or found to be soon? paramiko closes channels a moment before it knows."""
