@@ -1,17 +1,57 @@
-"""A device by hand: `python -m tests.adb_device`, then `adb connect 127.0.0.1:PORT`."""
+"""A device by hand: `python -m tests.adb_device`, then `adb connect 127.0.0.1:PORT`.
+
+Lines on standard input are done to it: reboot [S], freeze, thaw, drop, silent, offline, back,
+authorize, unauthorize, temperature ZONE CELSIUS, cap POLICY KHZ.
+"""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from . import AdbDevice, DeviceUnavailableError, Settings
 
 
+def orders_for(device: AdbDevice) -> dict[str, Callable[..., None]]:
+    return {
+        "reboot": lambda down_s="1": device.reboot(float(down_s)),
+        "freeze": device.freeze,
+        "thaw": device.thaw,
+        "drop": device.drop_connections,
+        "silent": partial(device.drop_connections, silent=True),
+        "offline": device.go_offline,
+        "back": device.come_back,
+        "authorize": device.authorize,
+        "unauthorize": device.unauthorize,
+        "temperature": lambda zone, celsius: device.set_temperature(zone, float(celsius)),
+        "cap": lambda policy, khz: device.set_cap(policy, int(khz)),
+    }
+
+
+def obey(device: AdbDevice) -> None:
+    """Until standard input ends."""
+    orders = orders_for(device)
+    for line in sys.stdin:
+        name, *words = line.split() or [""]
+        if name not in orders:
+            print(f"no such order: {name}; there are {', '.join(orders)}", file=sys.stderr)
+            continue
+        try:
+            orders[name](*words)
+        except (KeyError, TypeError, ValueError) as e:
+            print(f"{line.strip()}: {e}", file=sys.stderr)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.adb_device", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.adb_device",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--data-bytes", type=int, help="/data is a file system of that size")
@@ -36,6 +76,7 @@ def main() -> int:
         with device:
             print(device.port, flush=True)
             print(f"files: {device.layout.base}", file=sys.stderr, flush=True)
+            obey(device)
             while True:
                 signal.pause()
     except DeviceUnavailableError as e:

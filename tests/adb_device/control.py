@@ -158,9 +158,10 @@ class AdbDevice:
 
     # what happens to it
 
-    def reboot(self, down_s: float | None = None) -> None:
-        """All its processes are dead and its connections ended when this returns."""
-        self._order("reboot", down_s=down_s)
+    def reboot(self, down_s: float | None = None, silent: bool = False) -> None:
+        """All its processes are dead when this returns, and its connections ended; `silent`: hosts
+        are not told, as when a radio is switched off."""
+        self._order("reboot", down_s=down_s, silent=silent)
 
     def drop_connections(self, silent: bool = False) -> None:
         """By RST; or `silent`: they stay open, and nothing comes on them any more."""

@@ -81,12 +81,17 @@ class Sensors:
 
     def set_cap(self, policy: str, khz: int) -> None:
         """The cap, and the cores run at it."""
-        directory = self._root / "devices/system/cpu/cpufreq" / policy
+        directory = self._policy(policy)
         for name in ("scaling_max_freq", "scaling_cur_freq"):
             _write(directory / name, khz)
 
     def set_governor(self, policy: str, governor: str) -> None:
-        _write(self._root / "devices/system/cpu/cpufreq" / policy / "scaling_governor", governor)
+        _write(self._policy(policy) / "scaling_governor", governor)
+
+    def _policy(self, name: str) -> Path:
+        if name not in POLICIES:
+            raise KeyError(name)
+        return self._root / "devices/system/cpu/cpufreq" / name
 
     def set_battery(
         self,

@@ -37,11 +37,11 @@ class Supervisor:
         self._reserved = reserve(task["port"])
         self._port: int = self._reserved.getsockname()[1]
         self._adbd: socket.socket | None = None
-        self._replies: list[str] = []
         self._watcher = self._first = self._boots = 0
         self._frozen = False
         self._waiting: list[dict[str, Any]] = []  # orders to a frozen device
         self._boot_at: float | None = None
+        self._kept: list[socket.socket] = []  # whose device is gone, and whose hosts do not know
 
     def run(self) -> None:
         self._boot()
@@ -88,6 +88,8 @@ class Supervisor:
         what = order["do"]
         if what == "reboot":
             down_s = order["down_s"]
+            if order["silent"]:
+                self._kept += connections_of(self._first)
             self._go_down(self._down_s if down_s is None else down_s)
         elif what == "freeze":
             self._signal_device(signal.SIGSTOP, order["all"])
@@ -148,7 +150,6 @@ class Supervisor:
         theirs.close()
         ours.settimeout(_ANSWER_S)
         self._adbd = ours
-        self._replies = []
         while self._next_line() != {"event": "ready"}:
             pass
 
@@ -218,6 +219,27 @@ def processes_of(first: int) -> list[int]:
     wanted = _namespace(first)
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if wanted is not None and _namespace(pid) == wanted]
+
+
+def connections_of(first: int) -> list[socket.socket]:
+    """Those that hosts have to this device, which now outlive its adbd."""
+    found = []
+    for pid in processes_of(first):
+        if _name(pid) != "adbd":
+            continue
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if not str(entry.readlink()).startswith("socket:"):
+                continue
+            sock = socket.socket(fileno=kernel.copy_of_handle(pid, int(entry.name)))
+            try:
+                if sock.family != socket.AF_INET:
+                    raise OSError
+                sock.getpeername()
+            except OSError:
+                sock.close()
+            else:
+                found.append(sock)
+    return found
 
 
 def _namespace(pid: int) -> str | None:

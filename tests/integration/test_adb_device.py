@@ -93,16 +93,18 @@ def test_what_cannot_be_written_or_read_is_said(adb: Adb, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("version", "max_payload"), [(0x01000000, 4096), (0x01000001, 65536)])
-def test_older_devices_take_less_at_once_and_checksums(
+def test_older_devices_take_less_at_once_and_checksums_and_know_less_of_files(
     adb_server: Adb, tmp_path: Path, version: int, max_payload: int
 ) -> None:
     data = os.urandom(500_000)
     (tmp_path / "there").write_bytes(data)
-    with AdbDevice(Settings(version=version, max_payload=max_payload)) as old:
+    with AdbDevice(Settings(version=version, max_payload=max_payload, features=())) as old:
         adb_server.connect(old.serial)
-        adb_server.on(old.serial).ok("push", tmp_path / "there", "/data/local/tmp/f")
-        adb_server.on(old.serial).ok("pull", "/data/local/tmp/f", tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == data
+        adb = adb_server.on(old.serial)
+        adb.ok("push", tmp_path / "there", "/data/local/tmp/d/f")
+        adb.ok("pull", "/data/local/tmp/d", tmp_path / "back")
+        assert adb.run("pull", "/data/local/tmp/absent", tmp_path).returncode == 1
+    assert (tmp_path / "back" / "f").read_bytes() == data
 
 
 def test_a_link_is_pushed_as_what_it_points_to_and_listed(adb: Adb, tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def test_a_known_key_is_accepted_and_another_is_not(adb_server: Adb) -> None:
     key = (adb_server.home / ".android" / "adbkey.pub").read_text()
     with AdbDevice(Settings(auth="keys", keys=(key,))) as device:
         adb_server.connect(device.serial)
-        other = "A" * 8 + key[8:20] + "B" + key[21:]
-        device.change(keys=(other.replace("A" * 8, key[:8]),))
+        other = key[:40] + ("B" if key[40] != "B" else "C") + key[41:]
+        device.change(keys=(other,))
         device.drop_connections()
         adb_server.wait_for_state(device.serial, "unauthorized")
 
@@ -97,6 +97,19 @@ def test_while_it_restarts_connections_are_refused(own_device: AdbDevice, adb: A
     assert own_device.pid == 0
     own_device.wait_until_up()
     adb.connect_anew(own_device.serial)
+
+
+def test_a_restart_of_which_hosts_are_not_told(own_device: AdbDevice, adb: Adb) -> None:
+    client = adb.start("shell", "cat")
+    wait_for(lambda: "cat" in own_device.names().values())
+    own_device.reboot(down_s=0, silent=True)
+    own_device.wait_until_up()
+    time.sleep(0.5)
+    assert client.poll() is None
+    assert adb.states()[own_device.serial] == "device"
+    adb.connect_anew(own_device.serial)
+    client.communicate(timeout=10)
+    assert adb.shell("cat /proc/sys/kernel/random/boot_id").strip() == own_device.boot_id
 
 
 def test_a_frozen_device_answers_when_it_thaws(own_device: AdbDevice, adb: Adb) -> None:
