@@ -194,7 +194,7 @@ Subsystem sftp internal-sftp
         a session goes on, unless it has a process tree of its own."""
         if self._process is None:
             return
-        for pid in reversed(_sshds_below(self._process.pid)):
+        for pid in reversed(sshds_below(self._process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
@@ -207,7 +207,7 @@ Subsystem sftp internal-sftp
     def stop_listening(self) -> None:
         """End the listener alone: sessions go on, new connections are refused."""
         assert self._process is not None
-        listener = _sshds_below(self._process.pid)[0]
+        listener = sshds_below(self._process.pid)[0]
         os.kill(listener, signal.SIGTERM)
         until = time.monotonic() + 10
         while self.listens():
@@ -231,7 +231,7 @@ Subsystem sftp internal-sftp
 
     def sessions(self) -> list[int]:
         """Processes of its sshd, the listener first."""
-        return [] if self._process is None else _sshds_below(self._process.pid)
+        return [] if self._process is None else sshds_below(self._process.pid)
 
     def config(self, **changes: object) -> SshConfig:
         """How the client is to log in: with this machine's key and known_hosts, and nothing of
@@ -267,7 +267,7 @@ Subsystem sftp internal-sftp
         ]
 
 
-def _sshds_below(pid: int) -> list[int]:
+def sshds_below(pid: int) -> list[int]:
     """`pid` and its descendants that are sshd, parents first."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
@@ -376,6 +376,8 @@ class Network:
             while b" UP " not in subprocess.run(show, check=True, capture_output=True).stdout:
                 assert time.monotonic() < until, "the cable does not come up"
                 time.sleep(0.05)
+            # neighbours that were looked for in vain are not looked for again at once
+            self._in(which, f"ip neigh flush dev {device}")
 
     def slow(self, rate: str | None, queue_ms: int = 200) -> None:
         """Both ways no faster than `rate`, such as 8mbit, with a queue that takes so long to drain;

@@ -19,6 +19,9 @@ SECTION = re.compile(r"^\s*(host|match)\b", re.IGNORECASE)
 INCLUDE = re.compile(r"^\s*include(?:\s*=\s*|\s+)(.+)$", re.IGNORECASE)
 EVERYWHERE = re.compile(r"^\s*(?:host(?:\s*=\s*|\s+)\*|match(?:\s*=\s*|\s+)all)\s*$", re.IGNORECASE)
 
+MATCH_WITHOUT_VALUE = ("all", "canonical", "final")
+MATCH_WITH_VALUE = ("host", "originalhost", "user", "localuser")
+
 
 def read_config_text(path: Path) -> str:
     """A configuration in one piece. Raises UsageError."""
@@ -40,6 +43,7 @@ def _lines(path: Path, level: int) -> list[str]:
         included = INCLUDE.match(line)
         if SECTION.match(line):
             section = line
+            _check_match(path, line)
         if included is None:
             out.append(line)
             continue
@@ -54,6 +58,20 @@ def _lines(path: Path, level: int) -> list[str]:
             inner.append(section)
         out += inner
     return out
+
+
+def _check_match(path: Path, line: str) -> None:
+    """Raises UsageError for conditions that are not known: paramiko would take them for true."""
+    keyword, *words = re.split(r"[\s=]+", line.strip().lower())
+    while keyword == "match" and words:
+        condition = words.pop(0).removeprefix("!")
+        if condition in MATCH_WITH_VALUE and words:
+            words.pop(0)
+        elif condition not in MATCH_WITHOUT_VALUE:
+            raise UsageError(
+                f"{path}: `{line.strip()}` is not supported; give target.ssh_config=another file, "
+                "or null and the target's own keys (host, user, port, key_file)"
+            )
 
 
 def _included(path: Path, patterns: str) -> list[Path]:

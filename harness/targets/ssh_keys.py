@@ -163,7 +163,9 @@ def _load(path: Path, tried: _Tried, *, needed: bool) -> paramiko.PKey | None:
         if _has_passphrase(path, e):
             tried.notes.append(f"{path} has a passphrase: add it to the agent: ssh-add {path}")
         else:
-            tried.notes.append(f"{path} is no private key that can be used here")
+            tried.notes.append(
+                f"{path} is no private key of OpenSSH (or PEM) that can be used here"
+            )
     return None
 
 

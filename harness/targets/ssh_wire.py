@@ -93,8 +93,10 @@ class _Heard:
         self._stream.settimeout(value)
 
     def close(self) -> None:
+        """Never raises: paramiko's thread would end with that, and leave others waiting."""
         self._closed = True
-        self._stream.close()
+        with contextlib.suppress(Exception):
+            self._stream.close()
 
 
 def _channel_request(channel: Any, message: paramiko.Message) -> None:
@@ -127,6 +129,14 @@ class Transport(paramiko.Transport):
         options = self.get_security_options()
         fast = tuple(name for name in FAST_CIPHERS if name in options.ciphers)
         options.ciphers = fast + tuple(c for c in options.ciphers if c not in fast)
+
+    def run(self) -> None:
+        """As paramiko's; what it does not expect itself ends the connection, without a word on
+        standard error."""
+        try:
+            super().run()
+        except Exception:
+            self.close()
 
     def exit_code(self, channel: paramiko.Channel) -> int | None:
         """How a program ended, as of `Finished`; None when the server did not say."""

@@ -14,6 +14,8 @@ from ssh_parts import Network, Sshd
 from harness.targets.link import LinkLost
 from harness.targets.ssh import SshLink
 
+pytestmark = pytest.mark.slow
+
 BOUND_S = 16.0
 
 
@@ -183,7 +185,6 @@ def test_a_short_cut_is_no_end(network: Network, link: SshLink) -> None:
     assert lines == [b"x"]
 
 
-@pytest.mark.slow
 def test_slow_is_not_dead(network: Network, link: SshLink, tmp_path: Path) -> None:
     """What is on the way takes longer than the other side may be silent."""
     network.slow("200kbit", queue_ms=1500)
