@@ -22,6 +22,10 @@ from harness.targets.target import Target
 T = TypeVar("T")
 
 LOOKS_APART_S = 1.0
+# beyond this another engine takes what a cell would be measured with
+BUSY_ENGINE_SHARE = 0.2
+# an engine whose campaign was killed is ended by its launcher
+GRACE_S = 15.0
 # /proc/PID/stat counts in hundredths of a second towards programs, whatever the kernel's own tick
 _TICKS_PER_S = 100
 _STAT_S = 10.0
@@ -81,6 +85,11 @@ class OtherEngine:
     name: str
     cpu_share: float | None
 
+    @property
+    def is_busy(self) -> bool:
+        """It is at work now."""
+        return self.cpu_share is not None and self.cpu_share > BUSY_ENGINE_SHARE
+
 
 @dataclass(frozen=True)
 class Inspection:
@@ -107,33 +116,42 @@ def inspect(
     model_files: Sequence[PurePath] = (),
     model_bytes: int = 0,
     hash_model: bool = False,
+    grace_s: float = GRACE_S,
     roots: Sequence[str] = (),
     nap: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
 ) -> Inspection:
     """Ask the launcher on the target. `work_dir` exists there.
 
-    `hash_model`: read all of the model, for its hash. `roots`: options that show the launcher
-    another /proc and /sys. Raises DeviceError where it does not answer.
+    `hash_model`: read all of the model, for its hash. `grace_s`: so long an engine that is at work
+    may take to end. `roots`: options that show the launcher another /proc and /sys. Raises
+    DeviceError where it does not answer.
     """
     sha256 = None
     if hash_model and model_files:
         sha256 = _model_sha256(target, launcher, model_files, model_bytes)
     model_dir = model_files[0].parent if model_files else work_dir
-    before = wall()
-    first = _look(target, launcher, model_dir, roots)
-    after = wall()
-    used = _cpu_seconds(target, [p.pid for p in first.other_engines])
-    nap(LOOKS_APART_S)
-    used_later = _cpu_seconds(target, [p.pid for p in first.other_engines])
+    waited_s = 0.0
+    while True:
+        before = wall()
+        first = _look(target, launcher, model_dir, roots)
+        after = wall()
+        pids = [p.pid for p in first.other_engines]
+        used = _cpu_seconds(target, pids)
+        nap(LOOKS_APART_S)
+        waited_s += LOOKS_APART_S
+        later = _cpu_seconds(target, pids)
+        engines = tuple(
+            OtherEngine(p.pid, p.name, _share(p.pid, used, later)) for p in first.other_engines
+        )
+        if waited_s > grace_s or not any(e.is_busy for e in engines):
+            break
     second = _look(target, launcher, work_dir, roots)
     off = None if first.unix_s is None else first.unix_s - (before + after) / 2
     return Inspection(
         model=first,
         work=second,
-        engines=tuple(
-            OtherEngine(p.pid, p.name, _share(p.pid, used, used_later)) for p in first.other_engines
-        ),
+        engines=engines,
         clock_off_s=off,
         clock_error_s=(after - before) / 2,
         clock_step_s=_step(first, second),

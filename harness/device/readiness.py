@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from harness.device.deploy import Deployed
-from harness.device.inspection import inspect
+from harness.device.inspection import GRACE_S, inspect
 from harness.device.preflight import check_arm, check_cgroup, scratch_dir
 from harness.device.suitability import Finding, Needs, cell_bytes, findings, refuse
 from harness.engines.native_argv import placed_arm
@@ -44,12 +44,14 @@ def check_device(
     campaign_dir: Path,
     model_bytes: int,
     seen: Sequence[DeviceState] = (),
+    grace_s: float = GRACE_S,
     nap: Callable[[float], None] = time.sleep,
 ) -> Readiness:
     """Raises UsageError for what was asked for and cannot be had, DeviceError for the device.
 
     The device is claimed, and what the campaign needs is on it. `campaign_dir` need not exist yet.
-    `seen`: states of the campaign so far, of one that is resumed.
+    `seen`: states of the campaign so far, of one that is resumed; `grace_s`: so long a cell of it
+    that still runs there may take to end.
     """
     anon = _ask_arms(target, deployed, plan, campaign_dir)
     local = target.id.kind == "local"
@@ -59,6 +61,7 @@ def check_device(
         deployed.build.launcher,
         work_dir=work_dir,
         model_files=deployed.model_files,
+        grace_s=grace_s,
         nap=nap,
     )
     writes = [cell_bytes(plan.arms[cell.arm]) for cell in plan.cells]

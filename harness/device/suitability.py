@@ -21,8 +21,6 @@ from harness.words import counted
 MIB = 2**20
 GIB = 2**30
 
-# beyond this another engine takes what a cell would be measured with
-BUSY_ENGINE_SHARE = 0.2
 BUSY_DEVICE_SHARE = 0.25
 LOW_BATTERY_PCT = 15
 # a clock that a governor or rounding leaves just below the maximum is no cap
@@ -195,12 +193,11 @@ def _engines(inspection: Inspection) -> Iterable[Finding]:
             yield Finding("warning", "engines", f"{who} is running", "end it if it is not needed")
             continue
         words = f"{who} is running and uses {engine.cpu_share:.0%} of a core"
-        busy = engine.cpu_share > BUSY_ENGINE_SHARE
         yield Finding(
-            "failure" if busy else "warning",
+            "failure" if engine.is_busy else "warning",
             "engines",
             words,
-            "end it, or wait for its end" if busy else "end it: it holds memory",
+            "end it, or wait for its end" if engine.is_busy else "end it: it holds memory",
         )
 
 

@@ -166,11 +166,20 @@ def test_engines_are_asked_twice_what_they_have_used() -> None:
         "100.00 50.0\n" + stat(7, 1000) + stat(8, 5) + stat(9, 1),
         "101.25 50.0\n" + stat(7, 1100) + stat(8, 5, started=999),
     ]
-    assert device.inspect().engines == (
+    assert device.inspect(grace_s=0).engines == (
         OtherEngine(7, "e7", 0.8),
         OtherEngine(8, "e8", None),  # another process by now
         OtherEngine(9, "e9", None),  # gone
     )
+
+
+def test_an_engine_that_is_ending_is_waited_for() -> None:
+    """A campaign that was killed leaves one for seconds, and is resumed at once."""
+    device = Device(other_engines=[{"pid": 7, "name": "moe-engine"}])
+    busy = ["1.0 1\n" + stat(7, 0), "2.0 1\n" + stat(7, 90)]
+    device.stats = [*busy, *busy, "3.0 1\n" + stat(7, 90), "4.0 1\n"]
+    assert device.inspect().engines == (OtherEngine(7, "moe-engine", None),)
+    assert device.now == pytest.approx(1000 + 3 + 4 * 0.1)
 
 
 @given(st.text())
@@ -263,7 +272,7 @@ def test_another_engine_is_named_and_refused_where_it_is_at_work(
 ) -> None:
     device = Device(other_engines=[{"pid": 7, "name": "llama-server"}])
     later = "" if used is None else stat(7, 100 + used)
-    device.stats = ["10.0 1\n" + stat(7, 100), "11.0 1\n" + later]
+    device.stats = ["10.0 1\n" + stat(7, 100), "11.0 1\n" + later] * 20
     assert "llama-server (pid 7)" in one("engines", level, found(device))
 
 
