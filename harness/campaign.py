@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness.build import EngineBuild
     from harness.device.deploy import Deployed
     from harness.device.opening import Machine
+    from harness.device.readiness import Readiness
     from harness.models import ModelFile
     from harness.records import CellRecord, GivenText, Plan
     from harness.report.terminal import Terminal
@@ -51,6 +52,11 @@ class Campaign:
     deployed: Deployed
     model: ModelFile
     overrides: tuple[str, ...]  # of the command line that started or resumes it
+
+    @property
+    def model_bytes(self) -> int:
+        """Of all its shards, which are here, too."""
+        return sum(path.stat().st_size for path in self.model.info.shards)
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -104,16 +110,23 @@ def _start(
         view=view,
         at_end=at_end,
     )
-    _ask_engine(target, deployed, plan, runs_dir / name)
-    directory = rundir.make_campaign_dir(runs_dir, name)
-    stored = resolved(data)
-    with rundir.disk_errors(directory):
-        _write_first_files(
-            directory, stored, plan=plan, target=target, deployed=deployed, model=model
-        )
-    view.say(f"campaign {directory}")
+    campaign = Campaign(
+        directory=runs_dir / name,
+        config=config,
+        data=resolved(data),
+        plan=plan,
+        target=target,
+        deployed=deployed,
+        model=model,
+        overrides=tuple(overrides),
+    )
+    readiness = _check_device(campaign, view)
+    rundir.make_campaign_dir(runs_dir, name)
+    with rundir.disk_errors(campaign.directory):
+        _write_first_files(campaign, readiness)
+    view.say(f"campaign {campaign.directory}")
     _show_plan(plan, model, runs_dir, view)
-    return Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
+    return campaign
 
 
 def _resume(
@@ -150,9 +163,10 @@ def _resume(
         view=view,
         at_end=at_end,
     )
-    _ask_engine(target, deployed, plan, directory)
+    campaign = Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
+    _check_device(campaign, view)
     view.say(f"campaign {directory}, resumed")
-    return Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
+    return campaign
 
 
 def _connect(
@@ -315,42 +329,49 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _ask_engine(target: Target, deployed: Deployed, plan: Plan, directory: Path) -> None:
-    """Let engine and launcher refuse an arm now rather than after half a campaign."""
-    from harness.device.preflight import check_arm, check_cgroup, scratch_dir
-    from harness.engines.native_argv import placed_arm
+def _check_device(campaign: Campaign, view: Terminal) -> Readiness:
+    """Let engine, launcher and device refuse now rather than after half a campaign."""
+    from harness.analysis.device_state import states_in_order
+    from harness.device.readiness import check_device
+    from harness.device.suitability import in_words
+    from harness.journal import load_records
 
-    build, model = deployed.build, deployed.model
-    with scratch_dir(target, directory) as scratch:
-        for arm in plan.arms.values():
-            check_cgroup(target, build.launcher, arm)
-            check_arm(target, build.engine, model, placed_arm(arm, deployed.inputs), scratch)
+    with rundir.disk_errors(campaign.directory):
+        done = load_records(campaign.directory) if campaign.directory.exists() else []
+    readiness = check_device(
+        campaign.target,
+        campaign.deployed,
+        campaign.plan,
+        campaign.config,
+        campaign_dir=campaign.directory,
+        model_bytes=campaign.model_bytes,
+        seen=[state for _, state in states_in_order(done)],
+    )
+    for finding in readiness.warnings:
+        view.say(f"warning: {in_words(finding)}", "yellow")
+    return readiness
 
 
-def _write_first_files(
-    directory: Path,
-    stored: dict[str, Any],
-    *,
-    plan: Plan,
-    target: Target,
-    deployed: Deployed,
-    model: ModelFile,
-) -> None:
+def _write_first_files(campaign: Campaign, readiness: Readiness) -> None:
     from harness.device.environment import describe_environment
     from harness.journal import write_atomically, write_json
 
+    directory, deployed = campaign.directory, campaign.deployed
     environment = describe_environment(
-        target=target,
+        target=campaign.target,
         model_path=deployed.model_files[0],
-        model_bytes=sum(path.stat().st_size for path in model.info.shards),
-        model_sha256=model.sha256,
+        model_bytes=campaign.model_bytes,
+        model_sha256=campaign.model.sha256,
         engine_build_id=deployed.build.build_id,
         engine_version=deployed.build.version,
         runs_dir=directory.parent,
+        work_dir=readiness.work_dir,
+        page_bytes=readiness.page_bytes,
+        preflight=readiness.findings,
     )
-    write_atomically(directory / rundir.CONFIG, to_yaml(stored).encode())
+    write_atomically(directory / rundir.CONFIG, to_yaml(campaign.data).encode())
     write_json(directory / rundir.ENVIRONMENT, environment)
-    write_json(directory / rundir.PLAN, plan)  # last: with it the campaign can be resumed
+    write_json(directory / rundir.PLAN, campaign.plan)  # last: with it it can be resumed
 
 
 # --- from the first cell on ----------------------------------------------------------------------

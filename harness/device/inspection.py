@@ -1,7 +1,8 @@
 """What a device has to say before a campaign: the launcher's verbs `inspect` and `digest`.
 
-Looks twice, a second apart, since what else runs there, and a clock that is being set, only show
-between two looks. What it means for a campaign is said in `suitability`.
+Looks twice, since a clock that is being set only shows between two looks; a second apart where
+another engine is there, to see whether it is at work. What it all means for a campaign is said in
+`suitability`.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def inspect(
         after = wall()
         pids = [p.pid for p in first.other_engines]
         used = _cpu_seconds(target, pids)
-        nap(LOOKS_APART_S)
+        if pids:
+            nap(LOOKS_APART_S)
         waited_s += LOOKS_APART_S
         later = _cpu_seconds(target, pids)
         engines = tuple(

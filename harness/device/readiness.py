@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from harness.device.deploy import Deployed
-from harness.device.inspection import GRACE_S, inspect
+from harness.device.inspection import inspect
 from harness.device.preflight import check_arm, check_cgroup, scratch_dir
 from harness.device.suitability import Finding, Needs, cell_bytes, findings, refuse
 from harness.engines.native_argv import placed_arm
 from harness.records import DeviceState, Plan
 from harness.schema import Config
+from harness.targets.remote import CELL_LOCK
 from harness.targets.target import Target
+
+# so long a launcher takes to notice that its harness is gone, and to end
+ORPHAN_S = 4.0
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -44,15 +49,14 @@ def check_device(
     campaign_dir: Path,
     model_bytes: int,
     seen: Sequence[DeviceState] = (),
-    grace_s: float = GRACE_S,
     nap: Callable[[float], None] = time.sleep,
 ) -> Readiness:
     """Raises UsageError for what was asked for and cannot be had, DeviceError for the device.
 
     The device is claimed, and what the campaign needs is on it. `campaign_dir` need not exist yet.
-    `seen`: states of the campaign so far, of one that is resumed; `grace_s`: so long a cell of it
-    that still runs there may take to end.
+    `seen`: states of the campaign so far, of one that is resumed.
     """
+    _end_leftover(target, target.work_dir(campaign_dir) / CELL_LOCK, nap)
     anon = _ask_arms(target, deployed, plan, campaign_dir)
     local = target.id.kind == "local"
     work_dir = _existing(campaign_dir) if local else target.work_dir(campaign_dir)
@@ -61,7 +65,6 @@ def check_device(
         deployed.build.launcher,
         work_dir=work_dir,
         model_files=deployed.model_files,
-        grace_s=grace_s,
         nap=nap,
     )
     writes = [cell_bytes(plan.arms[cell.arm]) for cell in plan.cells]
@@ -78,6 +81,16 @@ def check_device(
     found = findings(inspection, needs, seen)
     refuse(found)
     return Readiness(found, work_dir, inspection.work.page_bytes)
+
+
+def _end_leftover(target: Target, lock: PurePath, nap: Callable[[float], None]) -> None:
+    """A cell of this campaign that still runs, as its harness was killed, is no other engine."""
+    waited_s = 0.0
+    while target.is_locked(lock) and waited_s < ORPHAN_S:
+        nap(_POLL_S)
+        waited_s += _POLL_S
+    if target.is_locked(lock):
+        target.end_holders(lock)
 
 
 def _ask_arms(target: Target, deployed: Deployed, plan: Plan, campaign_dir: Path) -> int | None:

@@ -29,10 +29,13 @@ CLOCK_STEP_S = 0.5
 CLOCK_OFF_S = 2.0
 _CHARGES = ("charging", "full")
 
-# samples of a minute or two, and whatever is written once
-_CELL_BYTES = 2 * MIB
-_TOKEN_BYTES = 512
-_TRACED_TOKEN_BYTES = 64 * 1024
+# Less than that is certainly too little: tables by token, and what is written once. How long a cell
+# takes, which is what its samples grow with, is not known before.
+_CELL_BYTES = 64 * 1024
+_TOKEN_BYTES = 256
+_TRACED_TOKEN_BYTES = 4 * 1024
+# and with so many times as much there is no doubt
+_AMPLE = 16
 
 Level = Literal["info", "warning", "failure"]
 
@@ -56,7 +59,7 @@ class Needs:
     """What a campaign asks of a device.
 
     `put_bytes`: what is still to be put there; `write_bytes`: what cells will have written there at
-    once (`cell_bytes`). `anon_bytes`: anonymous memory of the largest cell. None: not known.
+    least (`cell_bytes`). `anon_bytes`: anonymous memory of the largest cell. None: not known.
     """
 
     put_bytes: int = 0
@@ -71,7 +74,7 @@ class Needs:
 
 
 def cell_bytes(arm: Arm) -> int:
-    """Roughly what a cell of the arm writes: tables by token, samples, traces."""
+    """What a cell of the arm writes at least."""
     settings = arm.engine
     traces = (settings.route_trace, settings.io_trace, settings.compute_trace is not None)
     per_token = _TOKEN_BYTES + _TRACED_TOKEN_BYTES * sum(traces)
@@ -126,11 +129,11 @@ def _space(inspection: Inspection, needs: Needs) -> Iterable[Finding]:
     needed = needs.put_bytes + needs.write_bytes
     words = (
         f"{place.path}: {_size(place.free_bytes)} free ({place.filesystem or 'unknown filesystem'})"
-        f", about {_size(needed)} will be used"
+        f", {_size(needed)} at least will be used"
     )
     if place.free_bytes < needed:
         yield Finding("failure", "space", words, "make room, or give another directory")
-    elif place.free_bytes < 2 * needed:
+    elif place.free_bytes < needed + (_AMPLE - 1) * needs.write_bytes:
         yield Finding("warning", "space", words, "traces and long cells may need more")
     else:
         yield Finding("info", "space", words)
@@ -317,7 +320,7 @@ def _clock(inspection: Inspection) -> Iterable[Finding]:
         yield Finding(
             "warning",
             "clock",
-            f"the device's clock was set by {step:+.1f} s within a second",
+            f"the device's clock was set by {step:+.1f} s between two looks",
             "durations do not depend on it; times of day in the records do",
         )
     if off is not None and abs(off) > CLOCK_OFF_S + inspection.clock_error_s:
