@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cell_parts import fake_build, make_arm, make_plan
 from launcher_parts import PYTHON, Run
+from loop_link import LoopLink
 
 from harness.cachedir import sha256_file
 from harness.collect import DEVICE
+from harness.configure import check, compose
+from harness.device.claim import owner_of
+from harness.device.deploy import Deployed
+from harness.device.environment import Environment, describe_environment
 from harness.device.gates import await_gates
 from harness.device.inspection import inspect
 from harness.device.launcher import read_state
+from harness.device.readiness import Readiness, check_device
 from harness.device.sentinel import LiveSentinel, excursions
 from harness.device.suitability import Needs, findings, in_words, refuse
-from harness.errors import DeviceError
-from harness.records import Excursion
+from harness.errors import DeviceError, UsageError
+from harness.records import Excursion, TargetId
 from harness.session_config import GateConfig, SessionConfig
 from harness.targets.local import LocalTarget
+from harness.targets.remote import RemoteTarget
+from harness.targets.target import Target
 
 pytestmark = pytest.mark.slow  # the first test builds the launcher
 
@@ -151,3 +164,125 @@ def test_a_program_that_is_no_launcher_is_one_line(tmp_path: Path) -> None:
         inspect(TARGET, Path("/bin/true"), work_dir=tmp_path)
     with pytest.raises(DeviceError, match="is it a moe-launcher"):
         read_state(TARGET, Path("/bin/true"))
+
+
+# --- all of it, on this machine and behind a link ------------------------------------------------
+
+
+def behind(link: LoopLink, launcher: Path, root: Path, campaign_dir: Path) -> RemoteTarget:
+    """A device that is a directory of this machine, claimed for the campaign."""
+    target = RemoteTarget(
+        link,
+        "ssh",
+        "box",
+        directory=str(root / "dev"),
+        device_lock=str(root / "device.lock"),
+        lease_s=30.0,
+        reconnect_s=0.0,
+    )
+    target.install_launcher(launcher, sha256_file(launcher))
+    target.claim(owner_of(campaign_dir))
+    return target
+
+
+@pytest.fixture
+def box(launcher: Path, tmp_path: Path) -> Iterator[RemoteTarget]:
+    target = behind(LoopLink(), launcher, tmp_path, tmp_path / "runs" / "c1")
+    yield target
+    target.close()
+
+
+def ready(target: Target, launcher: Path, tmp_path: Path, **behaviour: Any) -> Readiness:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"m" * 4096)
+    deployed = Deployed(fake_build(launcher), model, (model,), {})
+    return check_device(
+        target,
+        deployed,
+        make_plan(make_arm(**behaviour), make_arm("other", **behaviour)),
+        check(compose(["+experiment=cache_sizes"])),
+        campaign_dir=tmp_path / "runs" / "c1",
+        model_bytes=4096,
+    )
+
+
+def test_a_device_is_ready_here_and_behind_a_link(
+    box: RemoteTarget, launcher: Path, tmp_path: Path
+) -> None:
+    here = ready(TARGET, launcher, tmp_path)
+    there = ready(box, launcher, tmp_path)
+    topics = {"space", "direct_io", "memory", "sensors", "caps", "clock"}
+    for found in (here, there):
+        assert {f.about for f in found.findings} >= topics
+        assert found.page_bytes == os.sysconf("SC_PAGE_SIZE")
+        assert all(f.level != "failure" for f in found.findings)
+    assert here.work_dir == tmp_path  # the campaign's is not made yet
+    assert there.work_dir == tmp_path / "dev" / "campaigns" / "c1"
+    assert not (Path(there.work_dir) / "preflight").exists()
+
+
+def test_an_arm_that_the_engine_refuses_is_refused_on_the_device(
+    box: RemoteTarget, launcher: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"cells\.baseline: the engine refuses it: no such flag"):
+        ready(box, launcher, tmp_path, refuse="no such flag")
+    assert not (tmp_path / "dev" / "campaigns" / "c1" / "preflight").exists()
+
+
+def test_a_cell_that_a_killed_harness_left_is_ended_not_taken_for_an_engine(
+    launcher: Path, tmp_path: Path
+) -> None:
+    campaign = tmp_path / "runs" / "c1"
+    engine = tmp_path / "moe-engine"
+    engine.symlink_to(sys.executable)
+    link = LoopLink()
+    killed = behind(link, launcher, tmp_path, campaign)
+    work = killed.work_dir(campaign / "cells" / "00-a")
+    killed.run(
+        [
+            *(str(killed._installed_launcher()), "run", "--dir", str(work), "--probe-s", "0"),
+            *("--", str(engine), "-c", "while True: pass"),
+        ],
+        log=work / "launcher.txt",
+        lock=killed.work_dir(campaign) / ".cell.lock",
+        tails={},
+    )
+    link.cut()  # as if by SIGKILL: nothing is said
+    again = behind(LoopLink(), launcher, tmp_path, campaign)
+    try:
+        left = [f for f in ready(again, launcher, tmp_path).findings if "moe-engine" in f.words]
+        assert not [f for f in left if f.level == "failure"]
+        assert json.loads((Path(work) / "result.json").read_text())["status"] == "killed"
+    finally:
+        again.close()
+
+
+def test_a_device_is_described_beside_the_machine_that_drives_it(
+    box: RemoteTarget, tmp_path: Path
+) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"m")
+
+    def described(target: Target) -> Environment:
+        return describe_environment(
+            target=target,
+            model_path=model,
+            model_bytes=1,
+            model_sha256=None,
+            engine_build_id="b",
+            engine_version=None,
+            runs_dir=tmp_path,
+            work_dir=tmp_path / "dev",
+        )
+
+    here, there = described(TARGET), described(box)
+    assert (here.host, here.android, there.android) == (None, None, None)
+    assert there.target == TargetId("ssh", "box")
+    assert there.host is not None
+    assert there.host.hostname == here.hostname
+    # this very machine, asked in another way
+    same = ("hostname", "os", "kernel", "architecture", "cpu", "mem_total_bytes", "page_bytes")
+    for name in same:
+        assert getattr(there, name) == getattr(here, name), name
+    for name in ("filesystem", "device", "mount_point", "size_bytes", "rotational"):
+        assert getattr(there.model_storage, name) == getattr(here.model_storage, name), name

@@ -14,6 +14,7 @@ from harness.records import (
     Counters,
     CpufreqState,
     DeviceState,
+    Excursion,
     Metrics,
     TargetId,
     Wait,
@@ -72,6 +73,20 @@ def test_a_cap_that_fell_anywhere_between_is_throttling() -> None:
     assert drift.verdict == "throttled"
     assert len([r for r in drift.reasons if "fell" in r]) == 1  # not the one after the last repeat
     assert drift.sentinel_change_pct == 0
+
+
+def test_a_cap_that_fell_and_came_back_inside_a_cell_is_throttled_too() -> None:
+    dip = Excursion(3200, "cap_drop", "policy0", 1_800_000, 2_520_000, 2_800_000)
+    both = {"entry": capped(2.8), "exit": capped(2.8)}
+    cells = [cell(0, **both), cell(1, **both, excursions=(dip,)), cell(2, **both)]
+    drift = drift_between(cells[0], cells[2:], cells, SETTINGS)
+    assert drift.verdict == "throttled"
+    assert (
+        "the cap of policy0 fell inside B_1, 2.80 GHz to 1.80 GHz after 3.2 s" in drift.reasons[-1]
+    )
+    # after the last repeat it says nothing of the cells before
+    drift = drift_between(cells[0], [cells[0]], cells, SETTINGS)
+    assert drift.verdict == "stable"
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, cast
 
 import pytest
+from cell_parts import make_arm, make_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.device_state import cap_dips
 from harness.analysis.steps import Step
 from harness.analysis.tells import went_beyond
+from harness.collect import DEVICE, collect_cell
 from harness.device.sentinel import TAIL_BYTES, LiveSentinel, Watch, excursions
-from harness.records import CellRecord, CpufreqState, DeviceState, Excursion, TargetId
+from harness.jsonable import from_json, to_json
+from harness.records import CellRecord, CpufreqState, DeviceState, Excursion, TargetId, Wait
 from harness.session_config import SessionConfig
 from harness.targets.link import Finished
 from harness.targets.target import Target
@@ -159,6 +163,28 @@ def test_without_limits_nothing_is_looked_at(tmp_path: Path) -> None:
     file.write_bytes(THROTTLED)
     sentinel = LiveSentinel(cast(Target, Disk()), file, SessionConfig(cap_drop_pct=None))
     assert sentinel.look() == ()
+
+
+def test_the_record_has_them_and_says_where_nothing_was_watched(tmp_path: Path) -> None:
+    def record(limits: SessionConfig | None) -> CellRecord:
+        arm = make_arm()
+        return collect_cell(
+            tmp_path,
+            make_plan(arm).cells[0],
+            arm,
+            engine_argv=["/e"],
+            target=TargetId("local", "here"),
+            model_sha256="m",
+            wait=Wait(0.0, "first cell"),
+            limits=limits,
+        )
+
+    assert record(LIMITS).excursions is None
+    (tmp_path / DEVICE).write_bytes(THROTTLED)
+    found = record(LIMITS)
+    assert found.excursions == excursions(THROTTLED, LIMITS) != ()
+    assert from_json(CellRecord, json.loads(json.dumps(to_json(found)))) == found
+    assert record(None).excursions is None
 
 
 # --- what becomes of it --------------------------------------------------------------------------
