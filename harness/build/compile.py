@@ -170,19 +170,25 @@ def failure(doing: str, work: Workspace) -> str:
         lines = work.log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
+    space = f"in {work.home}; free some or set engine.cache_dir=DIR"
+    return explain_failure(
+        f"{doing} the engine", lines, work.log, space, {str(work.src): str(work.origin)}
+    )
+
+
+def explain_failure(
+    what: str, lines: list[str], log: Path, space: str, originals: Mapping[str, str]
+) -> str:
+    """One line and the end of a log. `space`: where it may be lacking and what to do then;
+    `originals`: errors point into copies, the user's files are these."""
     if any("No space left on device" in x for x in lines):
-        return (
-            f"{doing} the engine failed: no space left on the device (disk full) in {work.home}; "
-            "free some or set engine.cache_dir=DIR"
-        )
+        return f"{what} failed: no space left on the device (disk full) {space}"
     if any("Killed signal" in x or "Killed (program" in x for x in lines):
-        return (
-            f"{doing} the engine failed: a compiler was killed, most likely for lack of memory; "
-            f"log: {work.log}"
-        )
-    # errors point into the copy; the user's file is the original
-    shown = [x.replace(str(work.src), str(work.origin)) for x in interesting(lines)]
-    return "\n".join([f"{doing} the engine failed; log: {work.log}", *(f"  {x}" for x in shown)])
+        return f"{what} failed: a compiler was killed, most likely for lack of memory; log: {log}"
+    shown = interesting(lines)
+    for copy, original in originals.items():
+        shown = [x.replace(copy, original) for x in shown]
+    return "\n".join([f"{what} failed; log: {log}", *(f"  {x}" for x in shown)])
 
 
 def interesting(lines: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.build.cross import NdkTools, ZigTools, find_ndk, find_zig
 from harness.build.machine import LEVELS, TargetMachine, level_of, runner, this_machine
+from harness.build.remote import BuildHost, RemoteTools, find_there
 from harness.build.resources import engine_source_dir
 from harness.build.source import SHA256 as PINNED_SHA256
 from harness.build.source import LlamaSource, given_source, tree_sha256
@@ -47,6 +48,7 @@ class Order:
     toolchain: ToolchainKind | None = None
     machine: TargetMachine | None = None
     ndk_dir: Path | None = None
+    host: BuildHost | None = None  # the target, where programs can be compiled on it
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,15 @@ class Recipe:
             return f"linux-musl-{self.machine.architecture}"
         if isinstance(self.tools, NdkTools):
             return f"android-{self.machine.architecture}"
+        if isinstance(self.tools, RemoteTools):
+            return f"linux-{self.machine.architecture}"
         return machine_name()
 
     @property
     def run_with(self) -> tuple[str, ...] | None:
         """What to put before the executable to run it here; None when nothing here can."""
-        return None if isinstance(self.tools, NdkTools) else runner(self.machine)
+        own_libraries = isinstance(self.tools, NdkTools | RemoteTools)
+        return None if own_libraries else runner(self.machine)
 
     @property
     def workspace_key(self) -> str:
@@ -146,6 +151,8 @@ def _tools(order: Order, machine: TargetMachine) -> Toolchain:
         return find_zig(machine)
     if kind == "ndk":
         return find_ndk(machine, order.ndk_dir)
+    if machine.architecture != here and order.host is not None:
+        return find_there(order.host)
     if machine.architecture != here:
         raise UsageError(
             f"build.toolchain: host compiles for {here}, the target is {machine.architecture}; "
