@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.build import compile as compiling
+from harness.build.host import BuildHost, RemoteTools
 from harness.build.machine import TargetMachine, elf_architecture
 from harness.build.programs import describe, given_program, version_line
 from harness.build.recipe import ENGINE, LAUNCHER, Order, Recipe, make_recipe
-from harness.build.remote import BuildHost, RemoteBuild, RemoteTools, build_there
+from harness.build.remote import RemoteBuild, build_there
 from harness.build.source import SHA256 as PINNED_SHA256
 from harness.build.source import pinned_source, tree_sha256
 from harness.build.types import EngineBuild, Progress, Reporter, Source, ToolchainKind

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.build.cross import NdkTools, ZigTools, find_ndk, find_zig
+from harness.build.host import BuildHost, RemoteTools, find_there
 from harness.build.machine import LEVELS, TargetMachine, level_of, runner, this_machine
-from harness.build.remote import BuildHost, RemoteTools, find_there
 from harness.build.resources import engine_source_dir
 from harness.build.source import SHA256 as PINNED_SHA256
 from harness.build.source import LlamaSource, given_source, tree_sha256

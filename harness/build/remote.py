@@ -17,19 +17,17 @@ import shlex
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from harness.build.compile import explain_failure
+from harness.build.host import BuildHost, RemoteTools, last_line, shell
 from harness.build.source import BUILT_FROM, LlamaSource, tree_files
-from harness.build.toolchain import Toolchain
 from harness.build.types import Reporter
 from harness.cachedir import sha256_file
-from harness.errors import DeviceError, HarnessError, UsageError
+from harness.errors import DeviceError, HarnessError
 
-SHORT_S = 60.0
 # hashing and unpacking the sources on a slow card
 LONG_S = 900.0
 POLL_S = 1.0
@@ -41,40 +39,30 @@ SUMS = "SHA256SUMS"
 _COUNTED = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _PERCENT = re.compile(r"\[ *(\d+)%\] (.*)")
 
-# prints `NAME PATH` for each tool that is there, then what identifies the compilers
-_LOOK = """
-first() {
-    what=$1; shift
-    for one in "$@"; do
-        path=$(command -v "$one") && { echo "$what $path"; return; }
-    done
-}
-first cxx g++ clang++ c++
-first cc gcc clang cc
-first cmake cmake
-first ninja ninja ninja-build
-first make make gmake
-for one in tar sha256sum setsid flock nice nproc; do first "$one" "$one"; done
-echo --
-for one in "$(first cxx g++ clang++ c++)" "$(first cc gcc clang cc)"; do
-    echo "$one"; ${one#* } --version 2>&1 | head -n 1
-done
-uname -m
-"""
-# $1: the build's directory, $2: this attempt's name. Started twice, it runs once.
+# $1: the build's directory, $2: this attempt's name. Started twice, it runs once. It holds the
+# device's lock $3, for which it waits $4 seconds: compiling would disturb whoever measures. It is
+# made as the launcher makes it: a file of another user in /tmp cannot be opened to be made.
 _START = """
 cd -- "$1" || exit 1
 [ -e "pid-$2" ] && exit 0
 setsid sh -c '
     echo $$ >"pid-$1"
     exec 9>lock; flock 9
-    nice -n 19 sh ./build.sh >build.log 2>&1 </dev/null
-    echo $? >"code-$1.new"; mv "code-$1.new" "code-$1"
-' sh "$2" >/dev/null 2>&1 </dev/null &
+    rm -f build.log
+    [ -e "$2" ] || (umask 0; set -C; : >"$2")
+    exec 8<"$2"
+    if flock -n 8 || { [ "$3" != 0 ] && flock -w "$3" 8; }; then
+        nice -n 19 sh ./build.sh >build.log 2>&1 </dev/null
+        echo $? >"code-$1.new"
+    else
+        echo busy >"code-$1.new"
+    fi
+    mv "code-$1.new" "code-$1"
+' sh "$2" "$3" "$4" >/dev/null 2>&1 </dev/null &
 for i in 1 2 3 4 5 6 7 8 9; do [ -e "pid-$2" ] && exit 0; sleep 1; done
 exit 1
 """
-# The exit code when it has ended, `gone` when it ended without one, `runs`; then the log's end.
+# How it ended (exit code, `busy`), `gone` when it did not say, else `runs`; then the log's end.
 _WATCH = """
 cd -- "$1" || exit 1
 if [ -e "code-$2" ]; then cat "code-$2"
@@ -84,78 +72,6 @@ else echo gone; fi
 tail -c "$3" build.log 2>/dev/null
 exit 0
 """
-
-
-class Answer(Protocol):
-    """What a program on the machine left."""
-
-    @property
-    def code(self) -> int:
-        """Its exit code."""
-
-    @property
-    def stdout(self) -> bytes:
-        """All of it."""
-
-    @property
-    def stderr(self) -> bytes:
-        """All of it."""
-
-
-class Call(Protocol):
-    """Runs a short program on the machine, every argument as it is."""
-
-    def __call__(self, argv: Sequence[str], *, timeout_s: float = SHORT_S) -> Answer:
-        """Raises DeviceError when the machine stays away."""
-
-
-@dataclass(frozen=True)
-class BuildHost:
-    """A machine to compile on, and how to reach it."""
-
-    name: str
-    home: PurePosixPath
-    call: Call
-    put: Callable[[Path, str], None]  # a file of this machine's to a path there
-    get: Callable[[str, Path], None]
-
-
-@dataclass(frozen=True)
-class RemoteTools(Toolchain):
-    """The compilers of another machine; `ninja` is make where there is no ninja."""
-
-    host: BuildHost
-    cc: str
-    cxx: str
-
-    def variables(self, home: Path) -> dict[str, str]:
-        """Nothing is written."""
-        return {"CMAKE_C_COMPILER": self.cc, "CMAKE_CXX_COMPILER": self.cxx}
-
-
-def find_there(host: BuildHost) -> RemoteTools:
-    """The tools of `host`. UsageError, one line, names all that is missing."""
-    said = _sh(host, _LOOK).stdout.decode(errors="replace")
-    tools_text, _, identity = said.partition("--\n")
-    pairs = (line.partition(" ") for line in tools_text.splitlines())
-    tools = {name: path for name, _, path in pairs}
-    missing = [word for name, word in _NEEDED.items() if name not in tools]
-    if "ninja" not in tools and "make" not in tools:
-        missing.append("make")
-    if missing:
-        raise UsageError(
-            f"build.toolchain: host compiles on {host.name}, which lacks {', '.join(missing)}; "
-            f"install that there (Debian: apt-get install g++ cmake make), "
-            "or use build.toolchain=zig, which compiles here"
-        )
-    made_by = Path(tools.get("ninja") or tools["make"])
-    identity = f"{made_by.name}\n{identity.strip()}"
-    return RemoteTools(Path(tools["cmake"]), made_by, identity, host, tools["cc"], tools["cxx"])
-
-
-_NEEDED = {"cxx": "g++", "cc": "gcc", "cmake": "cmake"} | {
-    name: name for name in ("tar", "sha256sum", "setsid", "flock", "nice", "nproc")
-}
 
 
 @dataclass(frozen=True)
@@ -199,11 +115,11 @@ def build_there(build: RemoteBuild, log: Path, into: Path, report: Reporter) -> 
         _explain(build, code, log)
     made = build.place / "out" / "bin" / build.program
     report("check", f"fetching {build.program} from {host.name}")
-    found = _sh(host, 'sha256sum -- "$1"', str(made), timeout_s=LONG_S).stdout.split()
+    found = shell(host, 'sha256sum -- "$1"', str(made), timeout_s=LONG_S).stdout.split()
     host.get(str(made), into)
     if not found or found[0].decode(errors="replace") != sha256_file(into):
         raise DeviceError(f"{host.name}: {made} does not arrive here as it is there")
-    said = _sh(host, '"$1" --version', str(made)).stdout.decode(errors="replace").splitlines()
+    said = shell(host, '"$1" --version', str(made)).stdout.decode(errors="replace").splitlines()
     return said[0] if said else ""
 
 
@@ -216,7 +132,7 @@ def _llama_there(build: RemoteBuild) -> PurePosixPath:
     host = build.tools.host
     place = host.home / "build" / f"llama-{build.llama.sha256[:24]}"
     check = f'cd -- "$1" && sha256sum -c {SUMS} >/dev/null 2>&1'
-    if _sh(host, check, str(place), timeout_s=LONG_S, may_fail=True).code != 0:
+    if shell(host, check, str(place), timeout_s=LONG_S, may_fail=True).code != 0:
         _unpack_there(host, build.llama.path, BUILT_FROM, place)
     return place
 
@@ -229,7 +145,7 @@ def _sources_there(build: RemoteBuild, variables: Mapping[str, str]) -> None:
     with tempfile.NamedTemporaryFile(prefix="moe-build-", suffix=".sh") as file:
         file.write(script.encode())
         file.flush()
-        _sh(host, 'rm -f -- "$1"', str(build.place / "build.sh"))
+        shell(host, 'rm -f -- "$1"', str(build.place / "build.sh"))
         host.put(Path(file.name), str(build.place / "build.sh"))
 
 
@@ -243,9 +159,9 @@ def _unpack_there(
         _pack(tree, parts, archive)
         sha256 = sha256_file(archive)
         there = place.parent / f"sources-{sha256[:24]}.tar.gz"
-        _sh(host, 'mkdir -p -- "$1"', str(place.parent))
+        shell(host, 'mkdir -p -- "$1"', str(place.parent))
         host.put(archive, str(there))
-        unpacked = _sh(
+        unpacked = shell(
             host,
             'echo "$3  $1" | sha256sum -c >/dev/null || { rm -f -- "$1"; exit 3; }\n'
             'rm -rf -- "$2.new" && mkdir -- "$2.new" && tar -xzmf "$1" -C "$2.new" && '
@@ -258,8 +174,8 @@ def _unpack_there(
             raise DeviceError(f"{host.name}: the sources do not arrive there as they were sent")
         # asked again after a break, the archive is gone and the tree is there
         check = f'cd -- "$1" && sha256sum -c {SUMS} >/dev/null'
-        if _sh(host, check, str(place), timeout_s=LONG_S, may_fail=True).code != 0:
-            raise DeviceError(f"{host.name}: {place} cannot be made: {_last_line(unpacked)}")
+        if shell(host, check, str(place), timeout_s=LONG_S, may_fail=True).code != 0:
+            raise DeviceError(f"{host.name}: {place} cannot be made: {last_line(unpacked)}")
 
 
 def _pack(tree: Path, parts: tuple[str, ...], archive: Path) -> None:
@@ -315,13 +231,13 @@ exec {shlex.join(make)} -j "$jobs"
 
 
 def _compile(build: RemoteBuild, report: Reporter) -> str:
-    """Run the script to its end; its exit code, or `gone`."""
+    """Run the script to its end; its exit code, `gone` or `busy`."""
     host, attempt = build.tools.host, secrets.token_hex(8)
     arguments = (str(build.place), attempt)
     try:
-        _sh(host, _START, *arguments)
+        shell(host, _START, *arguments, host.device_lock, str(host.wait_s))
         while True:
-            said = _sh(host, _WATCH, *arguments, str(LOOK_BYTES)).stdout
+            said = shell(host, _WATCH, *arguments, str(LOOK_BYTES)).stdout
             state, _, text = said.decode(errors="replace").partition("\n")
             if state != "runs":
                 return state
@@ -330,11 +246,11 @@ def _compile(build: RemoteBuild, report: Reporter) -> str:
     except KeyboardInterrupt:
         # by itself it would go on to the end
         with contextlib.suppress(HarnessError):
-            _sh(host, 'cd -- "$1" && kill -- "-$(cat "pid-$2")"', *arguments, may_fail=True)
+            shell(host, 'cd -- "$1" && kill -- "-$(cat "pid-$2")"', *arguments, may_fail=True)
         raise
     finally:
         with contextlib.suppress(HarnessError):
-            _sh(host, 'cd -- "$1" && rm -f -- "pid-$2" "code-$2"', *arguments, may_fail=True)
+            shell(host, 'cd -- "$1" && rm -f -- "pid-$2" "code-$2"', *arguments, may_fail=True)
 
 
 def _tell(log: str, name: str, report: Reporter) -> None:
@@ -348,11 +264,14 @@ def _tell(log: str, name: str, report: Reporter) -> None:
             what = found[2].rsplit("/", 1)[-1][:60]
             report("compile", f"{what} on {name}", int(found[1]), 100)
             return
-    report("configure", f"configuring on {name}")
+    if log:
+        report("configure", f"configuring on {name}")
+    else:
+        report("wait", f"waiting for {name}, where a campaign measures or something is compiled")
 
 
 def _keep_log(build: RemoteBuild, log: Path) -> None:
-    done = _sh(
+    done = shell(
         build.tools.host,
         'tail -c "$2" -- "$1"',
         *(str(build.place / "build.log"), str(LOG_BYTES)),
@@ -364,6 +283,11 @@ def _keep_log(build: RemoteBuild, log: Path) -> None:
 
 def _explain(build: RemoteBuild, code: str, log: Path) -> None:
     host = build.tools.host
+    if code == "busy":
+        raise DeviceError(
+            f"{host.name}: a campaign measures there, so nothing is compiled; wait for its end "
+            "(session.wait_for_device_s), or use build.toolchain=zig, which compiles here"
+        )
     if code == "gone":
         raise DeviceError(
             f"compiling {build.program} on {host.name} ended without an exit code: it was killed, "
@@ -374,21 +298,3 @@ def _explain(build: RemoteBuild, code: str, log: Path) -> None:
     space = f"in {build.place} on {host.name}; make room there"
     what = f"compiling {build.program} on {host.name}"
     raise DeviceError(explain_failure(what, lines, log, space, here))
-
-
-def _sh(
-    host: BuildHost,
-    script: str,
-    *arguments: str,
-    timeout_s: float = SHORT_S,
-    may_fail: bool = False,
-) -> Answer:
-    done = host.call(["sh", "-c", script, "sh", *arguments], timeout_s=timeout_s)
-    if done.code != 0 and not may_fail:
-        raise DeviceError(f"{host.name}: compiling there: {_last_line(done)}")
-    return done
-
-
-def _last_line(done: Answer) -> str:
-    text = (done.stderr or done.stdout).decode(errors="replace").strip()
-    return text.splitlines()[-1] if text else f"exit code {done.code}"

@@ -1,7 +1,9 @@
-"""Compiling on the target: real shell, cmake and compiler, on this machine in the target's place."""
+"""Compiling on the target, which is this machine here: real shell, cmake and compiler."""
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import os
 import shutil
 import threading
@@ -13,8 +15,8 @@ import pytest
 from loop_link import LoopLink
 
 from harness.build import ensure_engine, recipe, remote
+from harness.build.host import BuildHost, find_there
 from harness.build.machine import LEVELS, TargetMachine
-from harness.build.remote import BuildHost, find_there
 from harness.build.types import BuildProgress
 from harness.errors import DeviceError, UsageError
 
@@ -102,7 +104,8 @@ def host(link: LoopLink, tmp_path: Path) -> BuildHost:
     def call(argv: Any, *, timeout_s: float = 60.0) -> Any:
         return link.call(argv, timeout_s=timeout_s)
 
-    return BuildHost("board", PurePosixPath(home), call, put, link.get)
+    lock = str(tmp_path / "device.lock")
+    return BuildHost("board", PurePosixPath(home), call, put, link.get, lock, wait_s=0)
 
 
 def built(
@@ -130,7 +133,8 @@ def test_it_is_compiled_there_once_and_what_comes_back_is_kept(
     assert build.source == "built"
     assert build.version == f"moe-engine 1 build {build.build_id} llama.cpp 7 armv8-a"
     assert os.access(build.engine, os.X_OK) and os.access(build.launcher, os.X_OK)
-    assert "moe-harness" in str(build.engine) or build.engine.is_relative_to(tmp_path / "cache")
+    assert build.engine.is_relative_to(tmp_path / "cache")
+    assert compiled(steps)
     assert not list(Path(host.home).rglob("unused"))
     puts = len(link.puts)
     again = built(host, tmp_path / "cache", llama)
@@ -237,6 +241,38 @@ def test_a_build_that_is_killed_there_is_told_and_can_be_run_again(
     killer.join()
     (sources / "CMakeLists.txt").write_text(ENGINE_PROJECT)
     assert built(host, tmp_path / "cache", llama).source == "built"
+
+
+def test_nothing_is_compiled_while_a_campaign_measures_there(
+    host: BuildHost, llama: Path, tmp_path: Path
+) -> None:
+    with Path(host.device_lock).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DeviceError, match="board: a campaign measures there, so nothing is co"):
+            built(host, tmp_path / "cache", llama)
+        assert not list(Path(host.home).rglob("out"))
+        waiting = dataclasses.replace(host, wait_s=60)
+        threading.Timer(2, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        assert built(waiting, tmp_path / "cache", llama).source == "built"
+
+
+def test_the_device_is_taken_while_it_compiles(
+    host: BuildHost, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def look(log: str, name: str, report: Any) -> None:
+        with Path(host.device_lock).open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                seen.append(True)
+
+    monkeypatch.setattr(remote, "_tell", look)
+    built(host, tmp_path / "cache", llama)
+    assert seen
+    with Path(host.device_lock).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # and let go
 
 
 def test_stopping_here_stops_it_there(
