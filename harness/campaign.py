@@ -211,7 +211,7 @@ def _deploy(
     from harness.device.deploy import deploy, deploy_launcher
     from harness.device.phone import Phone
 
-    build = deploy_launcher(target, _engine(config, machine))
+    build = deploy_launcher(target, _engine(config, target, machine))
     claim(target, owner_of(directory), wait_s=config.session.wait_for_device_s, say=view.say)
     phone = Phone(check_target(config.target), target, lambda line: view.say(line, "yellow"))
     at_end.callback(phone.put_back)
@@ -302,9 +302,10 @@ def _model(config: Config) -> ModelFile:
         progress.close()
 
 
-def _engine(config: Config, machine: Machine | None) -> EngineBuild:
+def _engine(config: Config, target: Target, machine: Machine | None) -> EngineBuild:
     from harness.build import ensure_engine, machine_from
     from harness.build.cli import ProgressLine
+    from harness.device.opening import compile_host
 
     there = None
     if machine is not None:
@@ -319,6 +320,7 @@ def _engine(config: Config, machine: Machine | None) -> EngineBuild:
             toolchain=config.build.toolchain,
             machine=there,
             ndk_dir=_path(config.build.ndk_dir),
+            host=compile_host(target, config.session.wait_for_device_s),
             progress=progress,
         )
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from harness.errors import DeviceError
 from harness.target_config import LocalConfig, SshConfig, TargetConfig
@@ -13,6 +15,9 @@ from harness.targets.link import Link
 from harness.targets.local import LocalTarget
 from harness.targets.lockfile import DEFAULT_LOCK
 from harness.targets.target import Target
+
+if TYPE_CHECKING:
+    from harness.build.host import BuildHost
 
 FACTS_S = 30.0
 
@@ -89,6 +94,27 @@ def machine_of(target: Target) -> Machine | None:
             "the harness measures on Linux and Android"
         )
     return Machine(uname, cpuinfo, system == "android", cores)
+
+
+def compile_host(target: Target, wait_s: float) -> BuildHost | None:
+    """The target as a machine to compile on; None for those that have no compilers, and this one.
+
+    `wait_s`: so long for a campaign that measures there.
+    """
+    from harness.build.host import BuildHost
+    from harness.targets.remote import RemoteTarget
+
+    if target.id.kind != "ssh" or not isinstance(target, RemoteTarget):
+        return None
+    return BuildHost(
+        target.id.name,
+        target.home,
+        target.call,
+        target.transfer,
+        target.fetch,
+        target.device_lock,
+        math.ceil(wait_s),
+    )
 
 
 def cores_of(machine: Machine | None) -> int:

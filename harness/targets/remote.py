@@ -100,7 +100,7 @@ class RemoteTarget:
         self.on_restart: Callable[[], None] = lambda: None
         self.boot_id = ""
         self._link = link
-        self._device_lock = device_lock
+        self.device_lock = device_lock
         self._lease_s = lease_s
         self._reconnect_s = reconnect_s
         self._clock = clock
@@ -192,7 +192,7 @@ class RemoteTarget:
     def _hold(self) -> None:
         """Hold the device's lock, still or again; raises DeviceBusy."""
         assert self._owner is not None  # noqa: S101 - called by `claim` and after it
-        args = ["hold", "--lock", self._device_lock]
+        args = ["hold", "--lock", self.device_lock]
         args += ["--owner", json.dumps(dataclasses.asdict(self._owner))]
         args += ["--beat-file", str(self._campaign / BEAT), "--lease-s", f"{self._lease_s:g}"]
         args += ["--while", str(self._campaign / CELL_LOCK)]
@@ -412,7 +412,7 @@ class RemoteTarget:
         """Release the lock, and clear away the campaign's files unless a cell still writes them."""
         assert self._owner is not None  # noqa: S101 - it holds
         self.verb(
-            *("release", "--lock", self._device_lock, "--token", self._owner.token), retry=False
+            *("release", "--lock", self.device_lock, "--token", self._owner.token), retry=False
         )
         if not self.verb("locked", str(self._campaign / CELL_LOCK), retry=False)["locked"]:
             self._link.call(["rm", "-rf", "--", str(self._campaign)], timeout_s=CALL_S)

@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 from loop_link import LoopLink
+from ssh_parts import Sshd
 
 from harness.build import ensure_engine, recipe, remote
 from harness.build.host import BuildHost, find_there
 from harness.build.machine import LEVELS, TargetMachine
 from harness.build.types import BuildProgress
+from harness.device.opening import compile_host
 from harness.errors import DeviceError, UsageError
+from harness.targets.remote import RemoteTarget
+from harness.targets.ssh import SshLink
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,6 +39,7 @@ target_link_libraries(moe-engine PRIVATE llama)
 target_compile_definitions(moe-engine PRIVATE
     MOE_BUILD_ID="${MOE_BUILD_ID}" MOE_CPU_LEVEL="${MOE_CPU_LEVEL}")
 """
+SLOW = "execute_process(COMMAND sleep 3)\n"
 ENGINE_MAIN = """
 #include <cstdio>
 int llama();
@@ -257,11 +262,14 @@ def test_nothing_is_compiled_while_a_campaign_measures_there(
 
 
 def test_the_device_is_taken_while_it_compiles(
-    host: BuildHost, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: BuildHost, llama: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (sources / "CMakeLists.txt").write_text(ENGINE_PROJECT + SLOW)
     seen: list[bool] = []
 
     def look(log: str, name: str, report: Any) -> None:
+        if not log:  # it has not begun
+            return
         with Path(host.device_lock).open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -316,3 +324,41 @@ def sleeping() -> bool:
 def test_another_machine_over_adb_or_without_a_host_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"host compiles for .*, the target is aarch64"):
         ensure_engine(toolchain="host", machine=THERE, cache_dir=tmp_path)
+
+
+def test_over_ssh_and_over_a_break_in_it(
+    llama: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sources / "CMakeLists.txt").write_text(ENGINE_PROJECT + SLOW)
+    machine = Sshd(tmp_path / "sshd")
+    machine.start()
+    target = RemoteTarget(
+        SshLink(machine.config()),
+        "ssh",
+        "board",
+        directory=str(tmp_path / "home there"),
+        device_lock=str(tmp_path / "device.lock"),
+        lease_s=10,
+        reconnect_s=60,
+    )
+    told: list[str] = []
+    target.say = told.append
+    breaks = [1]
+
+    def interrupt(log: str, name: str, report: Any) -> None:
+        if log and breaks:
+            breaks.clear()
+            machine.stop()
+            machine.start()
+
+    monkeypatch.setattr(remote, "_tell", interrupt)
+    try:
+        host = compile_host(target, 0)
+        assert host is not None
+        build = built(host, tmp_path / "cache", llama)
+    finally:
+        target.close()
+        machine.stop()
+    assert build.version == f"moe-engine 1 build {build.build_id} llama.cpp 7 armv8-a"
+    assert not breaks
+    assert any("connection lost" in line for line in told)

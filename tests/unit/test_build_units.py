@@ -332,9 +332,9 @@ def test_an_engine_that_does_not_run_is_not_published(
     made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "version_line", lambda p, run_with: None)
-    with pytest.raises(DeviceError, match="does not run here"):
+    with pytest.raises(DeviceError, match="does not run"):
         ensure_engine(cache_dir=tmp_path)
-    assert not [p for p in (tmp_path / "bin").iterdir() if p.name.startswith(ENGINE)]
+    assert not list((tmp_path / "bin").glob(f"{ENGINE}*"))
 
 
 def test_given_programs(made: list[str], tmp_path: Path) -> None:
