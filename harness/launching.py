@@ -110,10 +110,15 @@ class Launching:
         """Make sure that the launcher has ended, in good order if it can; its exit code."""
         if running.poll() is None:
             running.terminate()
-        deadline = time.monotonic() + ENDING_S
+        began = time.monotonic()
         while (code := running.poll()) is None:
             with contextlib.suppress(KeyboardInterrupt):  # it is ending already
-                if time.monotonic() > deadline:
+                if time.monotonic() > began + 2 * ENDING_S:
+                    raise DeviceError(
+                        f"{self.target.id.name}: the launcher there cannot be ended; end what "
+                        f"holds {self.lock} and resume"
+                    )
+                if time.monotonic() > began + ENDING_S:
                     running.kill()
                 time.sleep(POLL_S)
         return code

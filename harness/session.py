@@ -275,6 +275,7 @@ class _Session:
         work_dir = self.target.work_dir(cell_dir)
         arm = self.plan.arms[cell.arm]
         prompt = cell_dir / PROMPT
+        self.target.clear(work_dir)
         self._prepare(cell, arm, prompt, work_dir)
         argv = self._engine_argv(arm, work_dir)
         wait = Wait(self.clock() - began, reason, gates)
@@ -301,6 +302,7 @@ class _Session:
         self.seen += [state for state in (record.entry, record.exit) if state is not None]
         self.cell = None
         self.on_event(CellFinished(cell, len(self.plan.cells), record))
+        self.target.clear(work_dir)  # not before: a full disk has to show as one until then
         return record
 
     def _pause(self, cell: PlannedCell, began: float, resumed: bool) -> str:

@@ -120,6 +120,9 @@ class LocalTarget:
             for source in sorted(Path(source_dir).iterdir()):
                 _copy(source, destination_dir / source.name)
 
+    def clear(self, directory: PurePath) -> None:
+        """Nothing: a cell's work directory is where its files stay."""
+
     def run(
         self,
         argv: Sequence[str],

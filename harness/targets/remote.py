@@ -19,13 +19,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypeVar
 
-from harness.errors import DeviceError, HarnessError
+from harness.errors import DeviceError, HarnessError, Interrupted
 from harness.records import TargetId
 from harness.targets.heart import Heart, Pulse
 from harness.targets.link import Finished, Link, LinkLost
 from harness.targets.lockfile import busy
+from harness.targets.reconnecting import Reconnecting
 from harness.targets.remote_files import RemoteFiles
-from harness.targets.target import CellLost, DeviceBusy, Owner, PageCache
+from harness.targets.remote_running import RemoteRunning
+from harness.targets.target import DeviceBusy, Owner, PageCache
 from harness.words import duration
 
 T = TypeVar("T")
@@ -35,43 +37,9 @@ BEAT = "beat"
 EXIT_BUSY = 7
 CALL_S = 60.0
 MAX_BACKOFF_S = 5.0
+RECONNECT_POLL_S = 0.1
 # so often in a row may the same thing be interrupted
 MAX_INTERRUPTIONS = 20
-
-
-class RemoteRunning:
-    """A launcher on the device, found again after a break by the lock that it holds."""
-
-    def __init__(self, target: RemoteTarget, work_dir: PurePath, lock: PurePath, pid: int) -> None:
-        """Made by `RemoteTarget.run`."""
-        self._target = target
-        self._work_dir = work_dir
-        self._lock = lock
-        self._pid = pid
-        self._boot = target.boot_id
-
-    def poll(self) -> int | None:
-        """0 when it has left a result, -1 when it has ended without; None while it runs.
-
-        Raises CellLost when the device has restarted meanwhile; DeviceError when it stays away.
-        """
-        pulse = self._target.pulse()
-        if self._target.boot_id != self._boot:
-            raise CellLost(f"{self._target.id.name}: the device restarted during the cell")
-        if pulse.running:
-            return None
-        return 0 if self._target.exists(self._work_dir / "result.json") else -1
-
-    def terminate(self) -> None:
-        """Ask it to end; on a device that is away it ends by itself."""
-        with contextlib.suppress(DeviceError):
-            self._target.verb("end", str(self._lock), retry=False)
-
-    def kill(self) -> None:
-        """End the launcher, and with it the engine; on a device that is away both end anyway."""
-        with contextlib.suppress(DeviceError):
-            if self._target.is_locked(self._lock):
-                self._target.call(["kill", "-9", str(self._pid)], timeout_s=CALL_S)
 
 
 class RemoteTarget:
@@ -110,7 +78,7 @@ class RemoteTarget:
         self._heart: Heart | None = None
         self._tails: dict[PurePath, int] = {}
         self._interruptions = 0
-        self._given_up: str | None = None
+        self._given_up: HarnessError | None = None
         home = self.call(["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && pwd -P', "sh", directory])
         if home.code != 0 or not home.stdout.endswith(b"\n"):
             raise DeviceError(
@@ -213,6 +181,8 @@ class RemoteTarget:
         argv = [str(self._installed_launcher()), "attend"]
         argv += ["--lock", str(self._campaign / CELL_LOCK)]
         argv += ["--beat-file", str(self._campaign / BEAT)]
+        # a host that is cut off without a word is not attended for ever
+        argv += ["--lease-s", f"{self._lease_s:g}"]
         for path, size in self._tails.items():
             argv += ["--tail", str(path), str(size)]
         self._heart = Heart(self._link.open(argv), silent_s=min(10.0, self._lease_s / 2))
@@ -234,7 +204,7 @@ class RemoteTarget:
         """Do something on the link that may be done again; over every break, up to a limit."""
         while True:
             if self._given_up is not None:
-                raise DeviceError(self._given_up)
+                raise self._given_up
             try:
                 if self._heart is not None and self._heart.lost is not None:
                     raise LinkLost(self._heart.lost)
@@ -261,7 +231,7 @@ class RemoteTarget:
         self.say(f"{self.id.name}: connection lost ({reason}); connecting again")
         while True:
             try:
-                self._link.reconnect()
+                self._reconnect()
                 if self._owner is not None and self._launcher is not None:
                     self._hold()
                     self._start_heart()
@@ -269,25 +239,49 @@ class RemoteTarget:
             except LinkLost as e:
                 away = self._clock() - began
                 if away > self._reconnect_s:
-                    self._given_up = (
+                    self._given_up = DeviceError(
                         f"{self.id.name}: no connection for {duration(away)}: {e}; the device ends "
                         f"what we started there {self._lease_s:g} s after it last heard from us; "
                         "what was measured is kept"
                     )
-                    raise DeviceError(self._given_up) from e
-                self._nap(backoff)
+                    raise self._given_up from e
+                self._wait(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_S)
         again = "restarted, and " if self.boot_id != boot else ""
         self.say(f"{self.id.name}: {again}connected again after {duration(self._clock() - began)}")
         if again:
             self.on_restart()
 
+    def _reconnect(self) -> None:
+        """Connect again, once. In a thread: a stop is heeded while the network says nothing."""
+        attempt = Reconnecting(self._link)
+        try:
+            while attempt.is_alive():
+                self._wait(RECONNECT_POLL_S)
+        except BaseException:
+            attempt.abandon()
+            raise
+        attempt.result()
+
+    def _wait(self, seconds: float) -> None:
+        """Nap; a stop is the end of all attempts, also of those to clean up there."""
+        try:
+            self._nap(seconds)
+        except Interrupted as e:
+            self._given_up = e
+            raise
+
     # --- files ---
 
     def transfer(self, source: Path, destination: str) -> None:
         """Copy a file there; a break is gone on from, where the link can."""
+        farthest = 0
 
         def tell(done: int, total: int) -> None:
+            nonlocal farthest
+            if done > farthest > 0:
+                self._interruptions = 0  # it gets on
+            farthest = max(done, farthest)
             self.on_transfer(source.name, done, total)
 
         self.steadily(lambda: self._link.put(source, destination, tell))
@@ -310,13 +304,21 @@ class RemoteTarget:
 
     def put(self, source: Path, destination: PurePath) -> None:
         """Copy a small file, such as a prompt; its directory is made."""
-        self._ensure_dir(destination.parent)
-        self._files.send(source, PurePosixPath(destination))
+        try:
+            content = source.read_bytes()
+        except OSError as e:
+            raise DeviceError(f"cannot read {source}: {e.strerror}") from e
+        self._files.send_bytes(content, PurePosixPath(destination))
 
     def get(self, source_dir: PurePath, destination_dir: Path) -> None:
-        """Copy the files of a directory to here, each checked by its hash; then remove it."""
+        """Copy the files of a directory to here, each checked by its hash."""
         self._files.fetch_all(PurePosixPath(source_dir), destination_dir)
-        self._remove(source_dir)
+
+    def clear(self, directory: PurePath) -> None:
+        """Remove a directory with all that is in it."""
+        done = self.call(["rm", "-rf", "--", str(directory)])
+        if done.code != 0:
+            raise DeviceError(f"{self.id.name}: {directory} is not removed: {_last_line(done)}")
 
     def exists(self, path: PurePath) -> bool:
         """Is there something of that name?"""
@@ -326,9 +328,6 @@ class RemoteTarget:
         done = self.call(["mkdir", "-p", "--", str(directory)])
         if done.code != 0:
             raise DeviceError(f"{self.id.name}: {directory} cannot be made: {_last_line(done)}")
-
-    def _remove(self, directory: PurePath) -> None:
-        self.call(["rm", "-rf", "--", str(directory)])
 
     def free_bytes(self, directory: PurePath) -> int:
         """Space left for files below a directory that exists."""
@@ -362,21 +361,21 @@ class RemoteTarget:
         own += ["--beat-file", str(self._campaign / BEAT), "--lease-s", f"{self._lease_s:g}"]
         work_dir = log.parent
         args = work_dir / "argv.bin"
-        self._ensure_dir(work_dir)
         content = b"".join(os.fsencode(arg) + b"\0" for arg in [verb, *own, *rest])
         self._files.send_bytes(content, PurePosixPath(args))
         self._tails = dict(tails)
 
-        def start() -> int:
-            # after a break: it may have been started
-            if self.exists(work_dir / "result.json") or self.is_locked(lock):
-                return 0
-            done = self._link.call([launcher, "--args-file", str(args)], timeout_s=CALL_S)
-            return int(self._answer("run", done).get("pid") or 0)
+        def start() -> RemoteRunning:
+            # after a break: it may have been started, and may be about to
+            pid = None
+            if not self.exists(work_dir / "result.json") and not self.is_locked(lock):
+                done = self._link.call([launcher, "--args-file", str(args)], timeout_s=CALL_S)
+                pid = self._answer("run", done, also=(EXIT_BUSY,)).get("pid")
+            return RemoteRunning(self, work_dir, lock, pid, self.boot_id)
 
-        pid: int = self.steadily(start)
+        running = self.steadily(start)
         self.steadily(self._start_heart)
-        return RemoteRunning(self, work_dir, lock, pid)
+        return running
 
     def is_locked(self, lock: PurePath) -> bool:
         """Does a program started with this lock still live?"""

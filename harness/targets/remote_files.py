@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import tempfile
+import secrets
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import DeviceError
+from harness.targets.link import Finished
 
 if TYPE_CHECKING:
     from harness.targets.remote import RemoteTarget
@@ -22,6 +23,15 @@ CHECKED = ".checked"
 # hashing a model of a hundred gigabytes on a slow device
 HASH_S = 3600.0
 SHORT_S = 60.0
+# standard input into a directory, a part, a file, if so many bytes come
+RECEIVE = """
+take() {
+    mkdir -p -- "$1" && cat > "$2" || return
+    test "$(wc -c < "$2")" -eq "$4" || { echo "not all of it arrived" >&2; return 1; }
+    mv -f -- "$2" "$3"
+}
+take "$@" || { rm -f -- "$2"; exit 1; }
+"""
 # a part of this directory's name is enough to tell contents apart
 NAMED_BY = 16
 
@@ -75,11 +85,13 @@ class RemoteFiles:
         self._into_place(part, place, executable)
 
     def send_bytes(self, content: bytes, place: PurePosixPath) -> None:
-        """As `send`, of bytes that are in no file."""
-        with tempfile.NamedTemporaryFile(prefix="moe-harness-") as file:
-            file.write(content)
-            file.flush()
-            self.send(Path(file.name), place)
+        """As `send`, of a few bytes, whose directory is made."""
+        # a name of its own: what a break has left over there may still be writing
+        part = PurePosixPath(f"{place}.{secrets.token_hex(4)}{PART}")
+        argv = ["sh", "-c", RECEIVE, "sh", str(place.parent), str(part), str(place)]
+        done = self._target.call([*argv, str(len(content))], timeout_s=SHORT_S, stdin=content)
+        if done.code != 0:
+            raise DeviceError(f"{self._target.id.name}: {place}: {_last_line(done)}")
 
     def fetch_all(self, source_dir: PurePosixPath, destination_dir: Path) -> None:
         """Copy the files of a directory; those that are here already, whole, are not sent again."""
@@ -162,11 +174,12 @@ class RemoteFiles:
     def _shell(self, *argv: str) -> None:
         done = self._target.call(argv, timeout_s=SHORT_S)
         if done.code != 0:
-            text = done.stderr.decode(errors="replace").strip().splitlines()
-            raise DeviceError(
-                f"{self._target.id.name}: {argv[0]} {argv[-1]}: "
-                f"{text[-1] if text else f'exit code {done.code}'}"
-            )
+            raise DeviceError(f"{self._target.id.name}: {argv[0]} {argv[-1]}: {_last_line(done)}")
+
+
+def _last_line(done: Finished) -> str:
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.code}"
 
 
 def _identity(found: dict[str, Any], sha256: str) -> str:

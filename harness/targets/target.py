@@ -96,6 +96,11 @@ class Target(Protocol):
     def get(self, source_dir: PurePath, destination_dir: Path) -> None:
         """Copy the files of a directory on the target to here, whole and checked."""
 
+    def clear(self, directory: PurePath) -> None:
+        """Remove what a cell has left in its work directory, where that is not its directory here:
+        before the cell, since an earlier attempt may have been killed, and once it is recorded.
+        """
+
     def run(
         self,
         argv: Sequence[str],

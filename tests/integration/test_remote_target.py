@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,11 @@ from loop_link import LoopLink
 
 from harness.cachedir import sha256_file
 from harness.device.claim import owner_of
-from harness.errors import DeviceError
-from harness.targets.remote import RemoteRunning, RemoteTarget
+from harness.errors import DeviceError, Interrupted
+from harness.stopping import StopFlag
+from harness.targets.link import LinkLost, OnBytes
+from harness.targets.remote import RemoteTarget
+from harness.targets.remote_running import RemoteRunning
 from harness.targets.target import CellLost, DeviceBusy
 
 LEASE_S = 3.0
@@ -98,6 +102,7 @@ def test_a_cell_runs_and_its_files_arrive(device: Device, campaign: Path) -> Non
     assert (campaign / "cell" / "stderr.txt").read_text() == "err\n"
     result = json.loads((campaign / "cell" / "result.json").read_text())
     assert (result["status"], result["host_lost"]) == ("ok", False)
+    target.clear(target.work_dir(campaign / "cell"))
     assert not Path(target.work_dir(campaign / "cell")).exists()
 
 
@@ -260,3 +265,59 @@ def test_a_device_without_a_place_for_us(tmp_path: Path) -> None:
             lease_s=LEASE_S,
             reconnect_s=1.0,
         )
+
+
+def test_what_an_earlier_attempt_left_is_no_result(device: Device, campaign: Path) -> None:
+    """Without `clear` what was to be started would be taken for started before a break."""
+    target = device.target(LoopLink())
+    target.claim(owner_of(campaign))
+    for said in ("one", "two"):
+        target.clear(target.work_dir(campaign / "cell"))
+        running = start(target, campaign / "cell", "echo", said)
+        assert until_ended(running) == 0
+        target.get(target.work_dir(campaign / "cell"), campaign / "cell")
+        assert (campaign / "cell" / "stdout.txt").read_text() == f"{said}\n"
+
+
+def test_a_stop_is_heeded_while_the_network_says_nothing(device: Device, campaign: Path) -> None:
+    class Deaf(LoopLink):
+        def reconnect(self) -> None:
+            time.sleep(20)
+
+    link, stop = Deaf(), StopFlag()
+    target = device.target(link)
+    target.heed(stop.nap)
+    target.claim(owner_of(campaign))
+    link.cut()
+    threading.Timer(1.0, stop.request, ["SIGINT"]).start()
+    began = time.monotonic()
+    for _ in range(2):  # it is not tried again
+        with pytest.raises(Interrupted, match="SIGINT"):
+            target.call(["true"])
+    target.close()
+    assert 0.5 < time.monotonic() - began < 3.0
+
+
+def test_a_broken_copy_that_gets_on_is_gone_on_from(device: Device, tmp_path: Path) -> None:
+    class Shaky(LoopLink):
+        """Breaks after each piece, more often than a copy may break that does not get on."""
+
+        done = 0
+
+        def put(self, source: Path, destination: str, on_bytes: OnBytes | None = None) -> None:
+            assert on_bytes is not None
+            on_bytes(self.done, 30)
+            self.done += 1
+            on_bytes(self.done, 30)
+            if self.done < 30:
+                raise LinkLost("shaky")
+            super().put(source, destination)
+
+    link = Shaky()
+    target = device.target(LoopLink())
+    target._link = link
+    target.heed(lambda _seconds: None)
+    source = tmp_path / "source"
+    source.write_text("whole")
+    target.transfer(source, str(tmp_path / "there"))
+    assert (tmp_path / "there").read_text() == "whole"

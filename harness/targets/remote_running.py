@@ -1,0 +1,54 @@
+"""A launcher on a device, from its start to its end. Goes through the target."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from harness.errors import DeviceError
+from harness.targets.target import CellLost
+
+if TYPE_CHECKING:
+    from harness.targets.remote import RemoteTarget
+
+KILL_S = 60.0
+
+
+class RemoteRunning:
+    """A launcher on the device, found again after a break by the lock that it holds."""
+
+    def __init__(
+        self, target: RemoteTarget, work_dir: PurePath, lock: PurePath, pid: int | None, boot: str
+    ) -> None:
+        """Made by `RemoteTarget.run`. `pid` None: it was started across a break."""
+        self._target = target
+        self._work_dir = work_dir
+        self._lock = lock
+        self._pid = pid
+        self._boot = boot
+
+    def poll(self) -> int | None:
+        """0 when it has left a result, -1 when it has ended without; None while it runs.
+
+        Raises CellLost when the device has restarted meanwhile; DeviceError when it stays away.
+        """
+        pulse = self._target.pulse()
+        if self._target.boot_id != self._boot:
+            raise CellLost(f"{self._target.id.name}: the device restarted during the cell")
+        if pulse.running:
+            return None
+        return 0 if self._target.exists(self._work_dir / "result.json") else -1
+
+    def terminate(self) -> None:
+        """Ask it to end; on a device that is away it ends by itself."""
+        with contextlib.suppress(DeviceError):
+            self._target.verb("end", str(self._lock), retry=False)
+
+    def kill(self) -> None:
+        """End the launcher, and with it the engine; on a device that is away both end anyway."""
+        with contextlib.suppress(DeviceError):
+            if self._pid is None:
+                self._target.end_holders(self._lock)
+            elif self._target.is_locked(self._lock):
+                self._target.call(["kill", "-9", str(self._pid)], timeout_s=KILL_S)
