@@ -7,6 +7,7 @@ must give the same tokens and logits as plain inference, bit by bit.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -33,6 +34,8 @@ pytestmark = [
 MODEL = DATA / REFERENCE
 # what most phones of the last years have
 LEVEL = "armv8.2-a+dotprod+fp16"
+# qemu does not enforce RLIMIT_DATA, and makes up /proc/self/stat with zeros
+NOT_OF_QEMU = {"the_limit_is_enforced_on_this_kernel", "sampler_sees_own_memory_grow"}
 ORDER = Order(toolchain="zig", machine=machine_at("aarch64", LEVEL, False))
 
 
@@ -107,12 +110,17 @@ def test_the_launcher_runs_a_cell(build: EngineBuild, tmp_path: Path) -> None:
     assert json.loads((cell / "result.json").read_text())["exit_code"] == 0
 
 
-def test_the_launchers_own_tests_pass(build: EngineBuild, tmp_path: Path) -> None:
+def test_the_launchers_own_tests_pass_but_for_what_is_qemus(
+    build: EngineBuild, tmp_path: Path
+) -> None:
     cache, report = cache_root(None), Reporter(None)
     recipe = make_recipe(LAUNCHER, ORDER)
     with locked(cache / "locks" / "build.lock") as lock:
         work = prepare_workspace(cache, recipe, report, lock, tests=True)
         compiling.build(work, recipe.tools, ("launcher-tests",), report)
-        tests = shutil.copy2(work.out / "tests" / "launcher-tests", tmp_path)
+        tests = shutil.copy2(work.bin / "launcher-tests", tmp_path)
     done = subprocess.run([QEMU, "-cpu", "max", tests], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:].decode(errors="replace")
+    said = done.stdout.decode()
+    assert re.search(r"^[5-9]\d tests, |^\d{3} tests, ", said, re.M), said + done.stderr.decode()
+    failed = set(re.findall(r"^FAILED (\w+)", said, re.M))
+    assert failed <= NOT_OF_QEMU, said

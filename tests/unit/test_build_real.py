@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import signal
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from harness.build import recipe, source
 from harness.build.engine import ensure_program
+from harness.build.machine import machine_at
 from harness.build.programs import version_line
 from harness.build.recipe import LAUNCHER, Order
 from harness.build.types import BuildProgress, Reporter
@@ -126,3 +128,35 @@ def test_another_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(UsageError, match="not the pinned"):
         source.pinned_source(tmp_path, Reporter(None))
     assert list((tmp_path / "src").iterdir()) == []
+
+
+NDK = """
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ANDROID_ABI ANDROID_PLATFORM ANDROID_STL)
+if(NOT ANDROID_PLATFORM STREQUAL "android-28" OR NOT ANDROID_STL STREQUAL "c++_static")
+    message(FATAL_ERROR "asked for ${ANDROID_PLATFORM} ${ANDROID_STL}")
+endif()
+set(CMAKE_SYSTEM_NAME Linux)
+if(ANDROID_ABI STREQUAL "x86_64")
+    set(CMAKE_SYSTEM_PROCESSOR x86_64)
+elseif(ANDROID_ABI STREQUAL "arm64-v8a")
+    set(CMAKE_SYSTEM_PROCESSOR aarch64)
+else()
+    message(FATAL_ERROR "asked for ${ANDROID_ABI}")
+endif()
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler here is for x86-64")
+def test_an_ndk_compiles_by_its_toolchain_file(sources: Path, tmp_path: Path) -> None:
+    """No NDK is here: a toolchain file that takes the same variables, and this compiler."""
+    ndk = tmp_path / "ndk"
+    (ndk / "build" / "cmake").mkdir(parents=True)
+    (ndk / "build" / "cmake" / "android.toolchain.cmake").write_text(NDK)
+    order = Order(toolchain="ndk", machine=machine_at("x86_64", None, True), ndk_dir=ndk)
+    made = ensure_program(LAUNCHER, order, tmp_path / "cache", Reporter(None))
+    assert made.fresh
+    assert not ensure_program(LAUNCHER, order, tmp_path / "cache", Reporter(None)).fresh
+    # what it makes is looked at, as it cannot be run
+    order = Order(toolchain="ndk", machine=machine_at("aarch64", None, True), ndk_dir=ndk)
+    with pytest.raises(DeviceError, match="moe-launcher is for x86_64, not for aarch64"):
+        ensure_program(LAUNCHER, order, tmp_path / "cache", Reporter(None))
