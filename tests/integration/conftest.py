@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from launcher_parts import Run, command, result_of
+from verb_parts import Board
 
 SOURCE = Path(__file__).resolve().parents[2] / "engine_src" / "launcher"
 
@@ -72,6 +73,14 @@ def started(launcher: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess
     for process in running:
         process.terminate()
         process.wait(timeout=20)
+
+
+@pytest.fixture
+def board(launcher: Path, tmp_path: Path) -> Iterator[Board]:
+    """A device of one's own; what was started on it ends with the test."""
+    one = Board(launcher, tmp_path)
+    yield one
+    one.end()
 
 
 @pytest.fixture

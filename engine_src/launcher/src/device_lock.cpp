@@ -143,37 +143,49 @@ void keep(Signals & signals, Lease & lease, const std::string & while_lock, Noti
     }
 }
 
-// Another process has the lock: is it ours? A campaign that comes back has its lease renewed.
-bool is_held_for(const std::string & token, const Options & options) {
-    const auto before = read_holder(options.lock);
-    if (!before || before->token != token) {
-        return false;
+bool is_alive(std::optional<int64_t> pid) {
+    return pid && *pid > 1 && (kill(static_cast<pid_t>(*pid), 0) == 0 || errno == EPERM);
+}
+
+// The number of the process that has the lock already, for the same campaign, whose lease is renewed. The notice alone
+// does not say so: one that was killed leaves it behind.
+std::optional<int64_t> held_for(const std::string & token, const Options & options) {
+    const auto is_ours = [&](const std::optional<Holder> & holder) {
+        return holder && holder->token == token && is_alive(holder->pid);
+    };
+    if (!is_locked(options.lock) || !is_ours(read_holder(options.lock))) {
+        return std::nullopt;
     }
     if (const int error = write_beat(options.beat_file)) {
         throw OutputError("cannot write " + options.beat_file + ": " + std::strerror(error));
     }
-    const auto after = read_holder(options.lock);
-    return after && after->token == token;
+    const auto after = read_holder(options.lock);  // see `keep`
+    return is_ours(after) ? after->pid : std::nullopt;
 }
 
-void become_holder(const Options & options, const std::string & token, Detachment & detachment, int & exit_code) {
+// Returns the exit code.
+int become_holder(const Options & options, const std::string & token, Detachment & detachment) {
     Signals signals(Signals::Parent::ignored);
     Lease lease(options.beat_file, *options.lease_s);
     constexpr int attempts = 3;
     for (int attempt = 0; attempt < attempts; ++attempt) {
+        if (const auto pid = held_for(token, options)) {
+            print_held(pid);
+            return exit_ok;
+        }
         if (const auto lock = FileLock::take(options.lock)) {
             Notice notice(*lock, options.lock, options.owner);
             detachment.ready(options.log);
             keep(signals, lease, options.while_lock, notice);
-            return;
+            return exit_ok;
         }
-        if (is_held_for(token, options)) {
-            print_held(read_holder(options.lock).value_or(Holder{}).pid);
-            return;
+        const auto holder = read_holder(options.lock);
+        if (holder && holder->token != token) {
+            break;
         }
     }
     print_held_by_another(read_holder(options.lock));
-    exit_code = exit_held;
+    return exit_held;
 }
 
 }  // namespace
@@ -186,9 +198,7 @@ int hold(const Options & options) {
     }
     Detachment detachment;
     if (detachment.in_child()) {
-        int exit_code = exit_ok;
-        become_holder(options, token, detachment, exit_code);
-        return exit_code;
+        return become_holder(options, token, detachment);
     }
     if (!detachment.wait_until_ready()) {
         return detachment.exit_code();

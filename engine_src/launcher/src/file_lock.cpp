@@ -119,7 +119,7 @@ std::optional<FileLock> FileLock::take(const std::string & path) {
 UniqueFd open_lock(const std::string & path) {
     UniqueFd fd(open(path.c_str(), O_RDONLY | open_flags));
     if (!fd) {
-        if (errno != ENOENT) {
+        if (errno != ENOENT && errno != ENOTDIR) {
             fail(path, errno);
         }
         return fd;

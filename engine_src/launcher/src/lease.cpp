@@ -43,7 +43,8 @@ int replace(const std::string & path, const std::string & text) {
     return error;
 }
 
-// Into the place of an earlier number: needs no room on the disk. Of the same length, thus one small write.
+// Into the place of an earlier number: needs no room on the disk, and no right to make files. Of the same length, thus
+// one small write.
 int overwrite(const std::string & path, const std::string & text) {
     const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
     return fd ? write_all(fd.get(), text) : errno;
@@ -55,7 +56,7 @@ int write_beat(const std::string & path) {
     char text[32];
     std::snprintf(text, sizeof text, "%015lld\n", static_cast<long long>(monotonic_ns() / ms_ns));
     const int error = replace(path, text);
-    return error == ENOSPC || error == EDQUOT ? overwrite(path, text) : error;
+    return error == 0 || overwrite(path, text) == 0 ? 0 : error;
 }
 
 Lease::Lease(std::string beat_file, double lease_s)

@@ -1,7 +1,9 @@
 // moe-launcher: starts one cell, limits it, samples it and writes one result file; and what else a host needs done on
 // a device. See docs/launcher.md.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -168,6 +170,15 @@ int act(const Options & options) {
     return exit_other;
 }
 
+// A file that took the number of a closed stream would receive what is meant for the stream.
+void fill_closed_streams() {
+    int fd = 0;
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    close(fd);
+}
+
 int tell(const std::exception & error, const char * more, int exit_code) {
     std::fprintf(stderr, "moe-launcher: %s%s\n", error.what(), more);
     return exit_code;
@@ -178,6 +189,7 @@ int tell(const std::exception & error, const char * more, int exit_code) {
 
 int main(int argc, char ** argv) {
     using namespace launcher;
+    fill_closed_streams();
     try {
         return act(parse_options(read_args(std::vector<std::string>(argv + 1, argv + argc))));
     } catch (const UsageError & error) {

@@ -50,3 +50,75 @@ TEST(options_that_are_wrong_are_named) {
     THAT(refusal({}).find("a command is missing") == 0);
     THAT(refusal({"start"}).find("unknown command 'start'") == 0);
 }
+
+TEST(options_of_the_verbs_for_a_host) {
+    const Options cell = parse_options({"run", "--dir", "d", "--detach", "--log", "l", "--lock", "k", "--beat-file", "b",
+                                        "--lease-s", "15", "--", "p"});
+    THAT(cell.detach);
+    EQUAL(cell.log + cell.lock + cell.beat_file, "lkb");
+    EQUAL(*cell.lease_s, 15.0);
+    const Options attended =
+        parse_options({"attend", "--lock", "k", "--beat-file", "b", "--tail", "a b", "10", "--tail", "c", "0"});
+    EQUAL(attended.tails.size(), size_t{2});
+    EQUAL(attended.tails[0].file, "a b");
+    EQUAL(attended.tails[0].bytes, 10);
+    THAT(!attended.lease_s);
+    const Options held = parse_options({"hold", "--lock", "k", "--owner", "{}", "--beat-file", "b", "--lease-s", "3",
+                                        "--while", "w", "--log", "l"});
+    EQUAL(held.owner + held.while_lock, "{}w");
+    EQUAL(parse_options({"release", "--lock", "k", "--token", "t"}).token, "t");
+    const Options digested = parse_options({"digest", "a", "--no-sha256", "b", "--", "--no-sha256"});
+    THAT(digested.no_sha256);
+    EQUAL(digested.paths.size(), size_t{3});
+    EQUAL(digested.paths[2], "--no-sha256");
+    EQUAL(parse_options({"inspect", "--dir", "d", "--proc-root", "p"}).proc_root, "p");
+}
+
+TEST(wrong_options_of_the_verbs_for_a_host_are_named) {
+    EQUAL(refusal({"run", "--dir", "d", "--detach", "--", "p"}), "--detach needs --log FILE");
+    EQUAL(refusal({"run", "--dir", "d", "--log", "l", "--", "p"}), "--log needs --detach");
+    EQUAL(refusal({"run", "--dir", "d", "--beat-file", "b", "--", "p"}), "--beat-file needs --lease-s S");
+    EQUAL(refusal({"run", "--dir", "d", "--lease-s", "3", "--", "p"}), "--lease-s needs --beat-file FILE");
+    EQUAL(refusal({"run", "--detach=yes"}), "--detach takes no value");
+    EQUAL(refusal({"attend", "--lock", "k"}), "attend needs --beat-file FILE");
+    EQUAL(refusal({"attend", "--tail", "f"}), "--tail needs two values");
+    EQUAL(refusal({"attend", "--tail", "f", "x"}), "--tail takes a whole number of at least 0, not 'x'");
+    EQUAL(refusal({"attend", "--tail", "f", "1048577"}), "--tail takes at most 1048576 bytes, not '1048577'");
+    EQUAL(refusal({"hold", "--lock", "k"}), "hold needs --beat-file FILE");
+    EQUAL(refusal({"hold", "--lock", "k", "--beat-file", "b", "--owner", "{}", "--lease-s", "3", "--log", "l"}),
+          "hold needs --while FILE");
+    EQUAL(refusal({"release", "--lock", "k"}), "release needs --token T");
+    EQUAL(refusal({"locked"}), "locked needs one FILE");
+    EQUAL(refusal({"end", "a", "b"}), "end needs one FILE");
+    EQUAL(refusal({"digest", ""}), "digest was given an empty path");
+    EQUAL(refusal({"evict"}), "evict needs a path");
+    EQUAL(refusal({"state", "x"}), "unexpected argument 'x'");
+    EQUAL(refusal({"inspect"}), "inspect needs --dir DIR");
+}
+
+TEST(arguments_from_a_file_are_taken_as_they_are) {
+    const check::TempDir dir;
+    const auto from = [&](const std::string & text) {
+        dir.write("args", text);
+        return launcher::read_args({"--args-file", dir.path("args")});
+    };
+    const auto refused = [](const std::vector<std::string> & args) {
+        return check::message_of<UsageError>([&] { launcher::read_args(args); });
+    };
+    const char text[] = "run\0\0--dir\0a b\n\"$(x)\"\xff";  // and the NUL that every literal ends with
+    const auto args = from(std::string(text, sizeof text));
+    EQUAL(args.size(), size_t{4});
+    EQUAL(args[1], "");
+    EQUAL(args[3], "a b\n\"$(x)\"\xff");
+    EQUAL(from(std::string(200000, 'x') + std::string(1, '\0')).front().size(), size_t{200000});
+    EQUAL(launcher::read_args({"state"}).size(), size_t{1});
+    dir.write("cut", "run");
+    EQUAL(refused({"--args-file", dir.path("cut")}),
+          "--args-file " + dir.path("cut") + " does not end with a NUL: it is not whole");
+    dir.write("empty", "");
+    THAT(refused({"--args-file", dir.path("empty")}).find("not whole") != std::string::npos);
+    THAT(refused({"--args-file", dir.path("absent")}).find("No such file or directory") != std::string::npos);
+    THAT(refused({"--args-file", dir.path()}).find("Is a directory") != std::string::npos);
+    THAT(refused({"--args-file"}).find("takes one file") != std::string::npos);
+    THAT(refused({"--args-file", "a", "b"}).find("takes one file") != std::string::npos);
+}
