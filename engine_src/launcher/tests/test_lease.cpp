@@ -1,5 +1,7 @@
 #include <signal.h>
-#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "check.h"
 #include "clocks.h"
