@@ -1,6 +1,7 @@
 """A device that is reached over ssh: a `Link`. Touches the network, and files that are copied.
 
-For one thread at a time. paramiko is imported when the first link is made.
+A link is for one thread at a time, and so is each channel; a channel's may be another than the
+link's. paramiko is imported when the first link is made.
 """
 
 from __future__ import annotations

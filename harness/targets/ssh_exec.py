@@ -105,12 +105,14 @@ class Program:
         with self._connection.noticing():
             try:
                 channel = self._connection.transport.open_session(timeout=hop.connect_timeout_s)
+            except paramiko.ChannelException as e:
+                raise DeviceError(f"{hop.address}: starts no program ({e.args[-1]})") from e
+            try:
                 channel.exec_command(line)
             except paramiko.SSHException as e:
                 if self._connection.gone_within(VERDICT_S):
                     raise
-                reason = e.args[-1] if e.args else type(e).__name__
-                raise DeviceError(f"{hop.address}: starts no program ({reason})") from e
+                raise DeviceError(f"{hop.address}: starts no program ({e})") from e
         channel.settimeout(0.0)
         return channel
 

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import paramiko
 
@@ -49,14 +50,27 @@ class _Tried:
     notes: list[str]
 
 
-def log_in(transport: paramiko.Transport, hop: Hop) -> None:
-    """Authenticate. Raises LoginRefused, or SSHException and EOFError when the connection ends."""
+class _Transport(Protocol):
+    """What is needed of a connection; `farewell`: what the server said when it ended it."""
+
+    farewell: str
+
+    def auth_none(self, username: str) -> list[str]: ...
+    def auth_publickey(self, username: str, key: paramiko.PKey) -> list[str]: ...
+    def is_active(self) -> bool: ...
+
+
+def log_in(transport: _Transport, hop: Hop) -> None:
+    """Authenticate. Raises LoginRefused; SSHException, EOFError or TimeoutError when the connection
+    ends meanwhile."""
     who = f"{hop.user}@{hop.address}"
     try:
         transport.auth_none(hop.user)
         return  # as some do that know us by other means
     except paramiko.BadAuthenticationType as e:
         allowed = list(e.allowed_types)
+    except paramiko.AuthenticationException as e:
+        raise _interrupted(transport, e) or e from e
     if "publickey" not in allowed:
         raise LoginRefused(
             f"{who}: the server accepts no keys, only {', '.join(allowed)}; allow public keys there"
@@ -74,7 +88,14 @@ def log_in(transport: paramiko.Transport, hop: Hop) -> None:
     raise LoginRefused(_refusal(who, hop, tried))
 
 
-def _accepted(transport: paramiko.Transport, hop: Hop, key: paramiko.PKey, tried: _Tried) -> bool:
+def _interrupted(transport: _Transport, error: Exception) -> Exception | None:
+    """What happened if it was no refusal; paramiko calls anything that goes wrong now a refusal."""
+    if not transport.is_active():
+        return EOFError()
+    return TimeoutError() if "timeout" in str(error).lower() else None
+
+
+def _accepted(transport: _Transport, hop: Hop, key: paramiko.PKey, tried: _Tried) -> bool:
     who = f"{hop.user}@{hop.address}"
     try:
         more = transport.auth_publickey(hop.user, key)
@@ -83,18 +104,17 @@ def _accepted(transport: paramiko.Transport, hop: Hop, key: paramiko.PKey, tried
             f"{who}: the server now only accepts {', '.join(e.allowed_types)}, after "
             + ", ".join(tried.keys)
         ) from e
-    except paramiko.AuthenticationException:
-        return False
     except (paramiko.SSHException, EOFError) as e:
-        if "no acceptable" in str(e).lower() or transport.is_active():
-            tried.notes.append(f"{tried.keys[-1]}: {e}")
-            return False
-        if len(tried.keys) > 1 or "too many" in str(e).lower():
+        if "too many" in transport.farewell.lower():
             raise LoginRefused(
-                f"{who}: the server ended the connection after {_listed(tried.keys)}; too many "
-                "keys? give target.key_file, or IdentityFile with IdentitiesOnly yes"
+                f"{who}: the server ended the connection after {_listed(tried.keys)}; these are "
+                "too many keys: give target.key_file, or IdentityFile with IdentitiesOnly yes"
             ) from e
-        raise
+        if (interrupted := _interrupted(transport, e)) is not None:
+            raise interrupted from e
+        if not isinstance(e, paramiko.AuthenticationException):
+            tried.notes.append(f"{tried.keys[-1]}: {e}")
+        return False
     if more:
         raise LoginRefused(
             f"{who}: the key is accepted, but the server wants {' or '.join(more)} as well, "

@@ -113,7 +113,8 @@ _TRANSPORT_HANDLERS: dict[int, Any] = dict(paramiko.Transport._channel_handler_t
 
 
 class Transport(paramiko.Transport):
-    """paramiko's, which also tells which signal ended a program."""
+    """paramiko's, which also tells which signal ended a program, and what the server says when it
+    ends the connection."""
 
     _channel_handler_table: ClassVar = {
         **_TRANSPORT_HANDLERS,
@@ -125,10 +126,15 @@ class Transport(paramiko.Transport):
         self.heard = heard
         self.ended_by: dict[int, str] = {}
         self.one_question = threading.Lock()
+        self.farewell = ""
         self.banner_timeout = self.handshake_timeout = self.auth_timeout = hop.connect_timeout_s
         options = self.get_security_options()
         fast = tuple(name for name in FAST_CIPHERS if name in options.ciphers)
         options.ciphers = fast + tuple(c for c in options.ciphers if c not in fast)
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        message.get_int()
+        self.farewell = " ".join(message.get_text().split())[:200]
 
     def run(self) -> None:
         """As paramiko's; what it does not expect itself ends the connection, without a word on
@@ -242,7 +248,8 @@ class Connection:
 
     def lost(self, reason: str | None = None) -> LinkLost:
         """What to raise when something failed because the connection is gone."""
-        reason = self._why or reason or "the other side ended it"
+        said = [t.farewell for t in self._transports if t.farewell]
+        reason = self._why or (said[0] if said else reason) or "the other side ended it"
         return LinkLost(f"lost the connection to {self.hop.address}: {reason}")
 
     def give_up(self, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,35 @@ def test_a_conversation_beside_calls_and_files(shared: SshLink, tmp_path: Path) 
         shared.put(tmp_path / "a", str(tmp_path / f"b{number}"))
     assert lines_of(channel, 5) == [b"0", b"1", b"2", b"3", b"4"]
     channel.close()
+
+
+def test_a_conversation_in_a_thread_of_its_own(shared: SshLink, tmp_path: Path) -> None:
+    """As the heart beats while files are copied."""
+    channel = shared.open(["sh", "-c", "while read a; do echo $a; done"])
+    (tmp_path / "a").write_bytes(os.urandom(8 << 20))
+    stop, came, failed = threading.Event(), [], []
+
+    def beat() -> None:
+        try:
+            while not stop.wait(0.01):
+                channel.send(b"x")
+                came.extend(channel.lines())
+        except Exception as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    for number in range(10):
+        shared.put(tmp_path / "a", str(tmp_path / f"b{number}"))
+        shared.get(str(tmp_path / f"b{number}"), tmp_path / "c")
+        assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
+        assert shared.call(["echo", "y"], timeout_s=20).stdout == b"y\n"
+    stop.set()
+    thread.join()
+    channel.close()
+    assert failed == []
+    assert len(came) > 20
+    assert set(came) == {b"x"}
 
 
 NAME = "a b'\"$(x)\né"

@@ -164,7 +164,7 @@ def test_too_many_keys(sshd: Sshd, agent: Path, home: Path, authorized: Path) ->
         make_key(home / f"key{number}")
         add_key(home / f"key{number}")
     authorized.write_bytes((home / "key7.pub").read_bytes())
-    assert "too many keys? give target.key_file" in refusal(plain(sshd))
+    assert "too many keys: give target.key_file" in refusal(plain(sshd))
     says(plain(sshd, key_file=str(home / "key7")))
 
 
@@ -194,6 +194,26 @@ def test_a_server_that_takes_no_keys(tmp_path: Path) -> None:
         )
         machine.start()
         assert "wants keyboard-interactive as well" in refusal(machine.config())
+    finally:
+        machine.stop()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [('sh -c "kill -9 $(ps -o ppid= $PPID) $PPID"', "ended it"), ("sleep 8", "does not answer")],
+)
+def test_a_connection_that_ends_while_logging_in(tmp_path: Path, command: str, reason: str) -> None:
+    """That is no refusal: it may work the next time."""
+    if os.geteuid() != 0:
+        pytest.skip("sshd runs such commands only for root")
+    program, rest = command.split(" ", 1)
+    path = shutil.which(program)  # as sshd wants it
+    machine = Sshd(
+        tmp_path, settings=f"AuthorizedKeysCommand {path} {rest}\nAuthorizedKeysCommandUser root"
+    ).start()
+    machine.authorized_keys.write_text("")
+    try:
+        assert reason in refusal(machine.config(connect_timeout_s=3.0), LinkLost)
     finally:
         machine.stop()
 
