@@ -38,6 +38,7 @@ _MOMENT_S = 3.0
 # The client's server starts in 0.02 s; a busy machine may take longer, not this long.
 _SERVER_S = 15.0
 _SERVER_TRIES = 3
+_SERVER_SILENT = "adb's server has not answered"
 
 
 class AdbLink:
@@ -115,9 +116,13 @@ class AdbLink:
     def _client(self) -> list[str | bytes]:
         return [self._adb, "-s", self.serial]
 
+    @property
+    def _silent(self) -> str:
+        return f"{self.serial} has not answered"
+
     def _start_server(self) -> None:
         for _ in range(_SERVER_TRIES):
-            ended = run([self._adb, "start-server"], _SERVER_S)
+            ended = run([self._adb, "start-server"], _SERVER_S, _SERVER_SILENT)
             if ended.code == 0:
                 return
             time.sleep(_LOOK_S)  # it may have met one that was just ending
@@ -126,7 +131,7 @@ class AdbLink:
         )
 
     def _look(self) -> Device | Trouble:
-        listing = run([self._adb, "devices", "-l"], _SERVER_S)
+        listing = run([self._adb, "devices", "-l"], _SERVER_S, _SERVER_SILENT)
         return pick(parse_devices(listing.stdout.decode(errors="replace")), self.serial or None)
 
     def _attach(self) -> None:
@@ -152,7 +157,7 @@ class AdbLink:
             return None
         if not isinstance(self._look(), Device):
             self._let_go()  # of an attempt that came to nothing adb says "already connected"
-        answer = run([self._adb, "connect", self.serial], self._patience_s)
+        answer = run([self._adb, "connect", self.serial], self._patience_s, self._silent)
         trouble = connected(answer.stdout.decode(errors="replace"))
         if trouble is None:
             return None
@@ -161,11 +166,11 @@ class AdbLink:
     def _let_go(self) -> None:
         """Make the server give up the connection that it believes in."""
         how = ["disconnect", self.serial] if is_address(self.serial) else ["reconnect"]
-        run([*self._client(), *how], _SERVER_S)
+        run([*self._client(), *how], _SERVER_S, _SERVER_SILENT)
 
     def _check_features(self) -> None:
         """Without this one the device keeps exit codes and standard error for itself."""
-        ended = run([*self._client(), "features"], PROBE_S)
+        ended = run([*self._client(), "features"], PROBE_S, self._silent)
         if ended.code != 0:
             raise self._lost(ended.text)
         if "shell_v2" not in ended.stdout.decode(errors="replace").split():
@@ -178,7 +183,7 @@ class AdbLink:
         """Does a program run there? Raises LinkLost when not within PROBE_S."""
         mark = f"moe-{secrets.token_hex(12)}"
         command = adb_shell.framed(["true"], mark)
-        ended = run([*self._client(), "shell", "-T", command.text], PROBE_S)
+        ended = run([*self._client(), "shell", "-T", command.text], PROBE_S, self._silent)
         if adb_shell.finished(ended.stdout, ended.stderr, mark) is None:
             raise self._lost(adb_shell.outside(ended.stderr, mark))
 
@@ -196,7 +201,7 @@ class AdbLink:
     def _end_there(self, pid: int) -> None:
         """Kill a shell and its group, while it is sure to be the one."""
         script = f"kill -KILL -{pid} 2>/dev/null || kill -KILL {pid}"
-        run([*self._client(), "shell", "-T", script], PROBE_S)
+        run([*self._client(), "shell", "-T", script], PROBE_S, self._silent)
 
 
 class _Watch:

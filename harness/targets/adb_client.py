@@ -128,14 +128,13 @@ def exchange(
         end(process)
 
 
-def run(argv: Sequence[str | bytes], timeout_s: float) -> Ended:
-    """A short command of the client. Raises LinkLost when its server does not answer in time."""
+def run(argv: Sequence[str | bytes], timeout_s: float, late: str) -> Ended:
+    """A short command of the client. Raises LinkLost, saying `late`, when it takes too long."""
     deadline = time.monotonic() + timeout_s
 
     def tick(_: int) -> None:
         if time.monotonic() > deadline:
-            words = " ".join(os.fsdecode(word) for word in argv[1:])
-            raise LinkLost(f"`adb {words}` has not ended within {timeout_s:g} s")
+            raise LinkLost(f"{late} for {timeout_s:g} s")
 
     return exchange(argv, stdin=b"", tick=tick)
 
