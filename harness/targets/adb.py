@@ -32,6 +32,9 @@ from harness.targets.link import Finished, LinkLost, OnBytes
 # A quiet call is asked after that whether anybody is there, and has as long to answer.
 QUIET_S = 10.0
 PROBE_S = 10.0
+# When a link is made again it has been silent for long already, and the device's patience with us
+# is under way. Too short means no more than a new connection where the old one would have done.
+AGAIN_S = 3.0
 # Looks at the list of devices while one is to appear, and how long a listed state takes to settle.
 _LOOK_S = 0.2
 _MOMENT_S = 3.0
@@ -101,7 +104,7 @@ class AdbLink:
         self._start_server()
         with contextlib.suppress(LinkLost):
             if isinstance(self._look(), Device):
-                return self._probe()
+                return self._probe(AGAIN_S)
         # listed as ready, and silent; or the server still believes in what is gone
         self._let_go()
         return self._attach()
@@ -179,11 +182,12 @@ class AdbLink:
                 "Android 7 and later); use another device, or ssh to this one"
             )
 
-    def _probe(self) -> None:
-        """Does a program run there? Raises LinkLost when not within PROBE_S."""
+    def _probe(self, patience_s: float | None = None) -> None:
+        """Does a program run there? Raises LinkLost when not in time, PROBE_S by itself."""
         mark = f"moe-{secrets.token_hex(12)}"
         command = adb_shell.framed(["true"], mark)
-        ended = run([*self._client(), "shell", "-T", command.text], PROBE_S, self._silent)
+        words = [*self._client(), "shell", "-T", command.text]
+        ended = run(words, patience_s or PROBE_S, self._silent)
         if adb_shell.finished(ended.stdout, ended.stderr, mark) is None:
             raise self._lost(adb_shell.outside(ended.stderr, mark))
 
