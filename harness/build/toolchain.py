@@ -6,6 +6,7 @@ machines: `cross`.
 
 from __future__ import annotations
 
+import abc
 import importlib.util
 import os
 import platform
@@ -25,16 +26,16 @@ STATIC_PROGRAM = "#include <thread>\nint main(){std::thread t([]{});t.join();}\n
 
 
 @dataclass(frozen=True)
-class Toolchain:
+class Toolchain(abc.ABC):
     """Absolute paths of cmake and ninja, and the text that identifies the compilers."""
 
     cmake: Path
     ninja: Path
     compiler_id: str
 
+    @abc.abstractmethod
     def variables(self, home: Path) -> dict[str, str]:
         """CMake variables that choose the compilers; what they need is written below `home`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

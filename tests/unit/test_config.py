@@ -174,6 +174,12 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("cell=null", ["configuration", "string"]),
         ("cells.baseline=5 cells.baseline.engine.x=1", ["cells.baseline: found 5"]),
         ("tracking.uri=", ["tracking.uri: empty"]),
+        ("build.toolchain=gcc", ["build.toolchain: found 'gcc'", "host, zig, ndk"]),
+        ("build.ndk_dir=/ndk", ["build.ndk_dir: acts only with build.toolchain=ndk"]),
+        (
+            "build.toolchain=zig engine.binary=/e engine.launcher=/l",
+            ["build.toolchain: zig cannot act", "built already"],
+        ),
         ("runs_dir=a?b", ["runs_dir: a?b"]),
         ('cell.prompt="a\udcff"', ["cells.baseline.prompt", "UTF-8"]),
         ("cell.seed=1", ["seed", "greedily"]),
