@@ -50,6 +50,9 @@ setsid sh -c '
     exec 9>lock; flock 9
     rm -f build.log
     [ -e "$2" ] || (umask 0; set -C; : >"$2")
+    if ! (: <"$2") 2>/dev/null; then
+        echo unlocked >"code-$1.new"; mv "code-$1.new" "code-$1"; exit
+    fi
     exec 8<"$2"
     if flock -n 8 || { [ "$3" != 0 ] && flock -w "$3" 8; }; then
         nice -n 19 sh ./build.sh >build.log 2>&1 </dev/null
@@ -62,7 +65,7 @@ setsid sh -c '
 for i in 1 2 3 4 5 6 7 8 9; do [ -e "pid-$2" ] && exit 0; sleep 1; done
 exit 1
 """
-# How it ended (exit code, `busy`), `gone` when it did not say, else `runs`; then the log's end.
+# How it ended (exit code, `busy`, `unlocked`; `gone`: it did not say), or `runs`; the log's end.
 _WATCH = """
 cd -- "$1" || exit 1
 if [ -e "code-$2" ]; then cat "code-$2"
@@ -231,7 +234,7 @@ exec {shlex.join(make)} -j "$jobs"
 
 
 def _compile(build: RemoteBuild, report: Reporter) -> str:
-    """Run the script to its end; its exit code, `gone` or `busy`."""
+    """Run the script to its end; its exit code, or a word for why it has none."""
     host, attempt = build.tools.host, secrets.token_hex(8)
     arguments = (str(build.place), attempt)
     try:
@@ -287,6 +290,11 @@ def _explain(build: RemoteBuild, code: str, log: Path) -> None:
         raise DeviceError(
             f"{host.name}: a campaign measures there, so nothing is compiled; wait for its end "
             "(session.wait_for_device_s), or use build.toolchain=zig, which compiles here"
+        )
+    if code == "unlocked":
+        raise DeviceError(
+            f"{host.name}: {host.device_lock} cannot be opened there; another file for all who "
+            "use the device: target.device_lock=PATH"
         )
     if code == "gone":
         raise DeviceError(

@@ -261,6 +261,14 @@ def test_nothing_is_compiled_while_a_campaign_measures_there(
         assert built(waiting, tmp_path / "cache", llama).source == "built"
 
 
+def test_a_device_lock_that_cannot_be_is_named(
+    host: BuildHost, llama: Path, tmp_path: Path
+) -> None:
+    nowhere = dataclasses.replace(host, device_lock=str(tmp_path / "none" / "lock"))
+    with pytest.raises(DeviceError, match=r"board: .*/none/lock cannot be opened there; another"):
+        built(nowhere, tmp_path / "cache", llama)
+
+
 def test_the_device_is_taken_while_it_compiles(
     host: BuildHost, llama: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
