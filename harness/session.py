@@ -344,10 +344,11 @@ class _Session:
         return outcomes
 
     def _nap(self, seconds: float) -> None:
-        """Sleep in slices, so that a stop is heeded at once."""
+        """Sleep in slices, so that a stop is heeded at once, and the device is not lost unseen."""
         end = self.clock() + seconds
         while (left := end - self.clock()) > 0:
             self.stop.heed()
+            self.target.keep()
             self.sleep(min(left, STOP_POLL_S))
         self.stop.heed()
 

@@ -107,7 +107,7 @@ class AdbLink:
                 return self._probe(AGAIN_S)
         # listed as ready, and silent; or the server still believes in what is gone
         self._let_go()
-        return self._attach()
+        return self._attach(again=True)
 
     def close(self) -> None:
         """See `Link`. The server stays: it is the user's."""
@@ -137,8 +137,12 @@ class AdbLink:
         listing = run([self._adb, "devices", "-l"], _SERVER_S, _SERVER_SILENT)
         return pick(parse_devices(listing.stdout.decode(errors="replace")), self.serial or None)
 
-    def _attach(self) -> None:
-        """Wait until the device is there, and see that its shell can be used."""
+    def _attach(self, again: bool = False) -> None:
+        """Wait until the device is there, and see that its shell can be used.
+
+        `again`: it could be used before, so that there is nothing that may not end. A phone that
+        restarts is unauthorized for a while, and one whose user has to accept the key can wait.
+        """
         started = time.monotonic()
         refused = self._connect()
         while not isinstance(found := self._look(), Device):
@@ -148,7 +152,7 @@ class AdbLink:
                 # a device that is listed tells more than a refused connection
                 trouble = refused if refused and found.wait == "moment" else found
                 text = f"{trouble.text}{self._where_named}"
-                raise LinkLost(text) if trouble.may_end else DeviceError(text)
+                raise LinkLost(text) if again or trouble.may_end else DeviceError(text)
             time.sleep(_LOOK_S)
         self.serial, self.model = found.serial, found.model
         self._check_features()

@@ -213,6 +213,9 @@ class LocalTarget:
             raise DeviceError(f"{directory}: {e.strerror}") from e
         return stat.f_bavail * stat.f_frsize
 
+    def keep(self) -> None:
+        """It does not go away."""
+
     def heed(self, nap: Callable[[float], None]) -> None:
         """Nothing to wait for here."""
 

@@ -27,7 +27,7 @@ from harness.targets.lockfile import busy
 from harness.targets.reconnecting import Reconnecting
 from harness.targets.remote_files import RemoteFiles
 from harness.targets.remote_running import RemoteRunning
-from harness.targets.target import DeviceBusy, Owner, PageCache
+from harness.targets.target import CellLost, DeviceBusy, Owner, PageCache
 from harness.words import duration
 
 T = TypeVar("T")
@@ -38,6 +38,9 @@ EXIT_BUSY = 7
 CALL_S = 60.0
 MAX_BACKOFF_S = 5.0
 RECONNECT_POLL_S = 0.1
+# A device that is silent for longer, or for a third of the lease, is not there: what is left of the
+# lease has to be enough for connecting again.
+MAX_SILENT_S = 10.0
 # so often in a row may the same thing be interrupted
 MAX_INTERRUPTIONS = 20
 
@@ -67,6 +70,7 @@ class RemoteTarget:
         self.on_transfer: Callable[[str, int, int], None] = lambda _name, _done, _total: None
         self.on_restart: Callable[[], None] = lambda: None
         self.boot_id = ""
+        self._boot_of_cell = ""
         self._link = link
         self.device_lock = device_lock
         self._lease_s = lease_s
@@ -185,7 +189,8 @@ class RemoteTarget:
         argv += ["--lease-s", f"{self._lease_s:g}"]
         for path, size in self._tails.items():
             argv += ["--tail", str(path), str(size)]
-        self._heart = Heart(self._link.open(argv), silent_s=min(10.0, self._lease_s / 2))
+        silent_s = min(MAX_SILENT_S, self._lease_s / 3)
+        self._heart = Heart(self._link.open(argv), silent_s=silent_s)
         self.boot_id = self._heart.first_pulse().boot_id
 
     def pulse(self) -> Pulse:
@@ -227,7 +232,7 @@ class RemoteTarget:
         if self._heart is not None:
             heart, self._heart = self._heart, None
             heart.stop()
-        began, backoff = self._clock(), 0.5
+        began, backoff, told = self._clock(), 0.5, ""
         self.say(f"{self.id.name}: connection lost ({reason}); connecting again")
         while True:
             try:
@@ -245,6 +250,9 @@ class RemoteTarget:
                         "what was measured is kept"
                     )
                     raise self._given_up from e
+                if str(e) != told:  # it may be for the user to mend
+                    told = str(e)
+                    self.say(f"{self.id.name}: not yet: {told}")
                 self._wait(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_S)
         again = "restarted, and " if self.boot_id != boot else ""
@@ -311,8 +319,20 @@ class RemoteTarget:
         self._files.send_bytes(content, PurePosixPath(destination))
 
     def get(self, source_dir: PurePath, destination_dir: Path) -> None:
-        """Copy the files of a directory to here, each checked by its hash."""
-        self._files.fetch_all(PurePosixPath(source_dir), destination_dir)
+        """Copy the files of a directory to here, each checked by its hash.
+
+        Not over a restart: what a cell wrote last may not have come to the storage.
+        """
+        try:
+            self._files.fetch_all(PurePosixPath(source_dir), destination_dir)
+        except DeviceError:
+            self._check_boot()
+            raise
+        self._check_boot()
+
+    def _check_boot(self) -> None:
+        if self.boot_id != self._boot_of_cell:
+            raise CellLost(f"{self.id.name}: the device restarted before its files were here")
 
     def clear(self, directory: PurePath) -> None:
         """Remove a directory with all that is in it."""
@@ -367,7 +387,7 @@ class RemoteTarget:
 
         def start() -> RemoteRunning:
             # after a break: it may have been started, and may be about to
-            pid = None
+            pid, self._boot_of_cell = None, self.boot_id
             if not self.exists(work_dir / "result.json") and not self.is_locked(lock):
                 done = self._link.call([launcher, "--args-file", str(args)], timeout_s=CALL_S)
                 pid = self._answer("run", done, also=(EXIT_BUSY,)).get("pid")
@@ -392,6 +412,11 @@ class RemoteTarget:
             return b""
         place = list(self._tails).index(path)
         return pulse.tails[place][-size:] if place < len(pulse.tails) else b""
+
+    def keep(self) -> None:
+        """Connect again where that is needed, before the device has given us up."""
+        if self._heart is not None:
+            self.steadily(lambda: None)
 
     def heed(self, nap: Callable[[float], None]) -> None:
         """Wait with `nap` for a device that is away."""

@@ -94,7 +94,10 @@ class Target(Protocol):
         """Copy a file from here to the target, unless it is there already."""
 
     def get(self, source_dir: PurePath, destination_dir: Path) -> None:
-        """Copy the files of a directory on the target to here, whole and checked."""
+        """Copy the files of a cell's directory on the target to here, whole and checked.
+
+        Raises CellLost when they may not be what the cell wrote.
+        """
 
     def clear(self, directory: PurePath) -> None:
         """Remove what a cell has left in its work directory, where that is not its directory here:
@@ -132,6 +135,12 @@ class Target(Protocol):
 
     def free_bytes(self, directory: PurePath) -> int:
         """Space left for files below a directory that exists."""
+
+    def keep(self) -> None:
+        """Keep hold of the device while nothing else is asked of it; to be called every second.
+
+        Raises DeviceError when it stays away.
+        """
 
     def heed(self, nap: Callable[[float], None]) -> None:
         """Wait with `nap` from now on: it sleeps, and raises when a stop was asked for."""

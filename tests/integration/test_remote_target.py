@@ -119,9 +119,47 @@ def test_a_cell_goes_on_while_the_connection_is_away(device: Device, campaign: P
     assert until_ended(running) == 0
     target.get(target.work_dir(campaign / "cell"), campaign / "cell")
     assert (campaign / "cell" / "stdout.txt").read_text() == "whole\n"
-    assert len(said) == 2
+    assert len(said) == 3
     assert "connection lost (" in said[0]
-    assert "connected again after" in said[1]
+    assert said[1] == "box: not yet: refused by the test"
+    assert "connected again after" in said[2]
+
+
+def test_a_connection_that_breaks_while_nothing_is_asked_is_mended(
+    device: Device, campaign: Path
+) -> None:
+    link = LoopLink()
+    target = device.target(link)
+    target.claim(owner_of(campaign))
+    link.cut()
+    wait_for(lambda: target._heart is not None and target._heart.lost is not None, 5.0)
+    target.keep()
+    assert not link.down
+    time.sleep(LEASE_S + 1.0)  # it beats again, and so has the device still
+    target.keep()
+    with pytest.raises(DeviceBusy):
+        device.target(LoopLink()).claim(owner_of(campaign.with_name("campaign-2")))
+
+
+def test_what_a_lost_attempt_left_is_not_taken_for_the_next(device: Device, campaign: Path) -> None:
+    target = device.target(LoopLink())
+    target.claim(owner_of(campaign))
+    work = target.work_dir(campaign / "cell")
+    for text in ("first", "second"):
+        target.clear(work)
+        assert until_ended(start(target, campaign / "cell", "echo", text)) == 0
+    target.get(work, campaign / "cell")
+    assert (campaign / "cell" / "stdout.txt").read_text() == "second\n"
+
+
+def test_files_from_before_a_restart_do_not_count(device: Device, campaign: Path) -> None:
+    """A cell had ended; what it wrote last may not have come to the storage."""
+    target = device.target(LoopLink())
+    target.claim(owner_of(campaign))
+    assert until_ended(start(target, campaign / "cell", "true")) == 0
+    target.boot_id = "another"
+    with pytest.raises(CellLost, match="restarted"):
+        target.get(target.work_dir(campaign / "cell"), campaign / "cell")
 
 
 def test_a_peer_that_is_silent_is_noticed(device: Device, campaign: Path) -> None:
