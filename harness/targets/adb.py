@@ -149,8 +149,7 @@ class AdbLink:
             passed = time.monotonic() - started
             waits = {"no": 0.0, "moment": _MOMENT_S, "long": self._patience_s}
             if refused or passed > min(waits[found.wait], self._patience_s):
-                # a device that is listed tells more than a refused connection
-                trouble = refused if refused and found.wait == "moment" else found
+                trouble = refused or found
                 text = f"{trouble.text}{self._where_named}"
                 raise LinkLost(text) if again or trouble.may_end else DeviceError(text)
             time.sleep(_LOOK_S)
@@ -197,7 +196,8 @@ class AdbLink:
 
     def _size(self, path: str) -> int | None:
         """Bytes of a file there; None when there is no such file."""
-        script = '[ -f "$1" ] && stat -L -c %s "$1"'
+        # the first Androids that have `stat` have no -L
+        script = '[ -f "$1" ] && { stat -L -c %s "$1" 2>/dev/null || stat -c %s "$1"; }'
         answer = self.call(["sh", "-c", script, "sh", path], timeout_s=2 * PROBE_S)
         text = answer.stdout.decode(errors="replace").strip()
         return int(text) if answer.code == 0 and text.isdigit() else None

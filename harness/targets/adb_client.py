@@ -25,6 +25,8 @@ from harness.targets.link import LinkLost
 _STEP_S = 0.1
 # For what is left in the pipes of a client that ended: whoever else holds them does not count.
 _DRAIN_S = 0.5
+# For the end of a client that has brought all that is wanted.
+_END_S = 0.2
 
 # Decides, while a client works, whether to go on: raises when not. Gets the bytes that came so far.
 Tick = Callable[[int], None]
@@ -34,7 +36,7 @@ Enough = Callable[[bytearray, bytearray], bool]
 
 def find_client(adb: str) -> str:
     """Path of the client. Raises DeviceError with where to get one."""
-    found = shutil.which(Path(adb).expanduser())
+    found = shutil.which(str(Path(adb).expanduser()) if adb.startswith("~") else adb)
     if found is None:
         raise DeviceError(
             f"target.adb: there is no program {adb!r} here; install it (Debian: apt-get install "
@@ -59,10 +61,13 @@ def complaint(text: str) -> str:
     lines = [line.strip() for line in without_chatter(text).splitlines() if line.strip()]
     if not lines:
         return ""
-    return re.sub(r"^(adb: error: |error: |adb: )", "", lines[-1])
+    # it may go on with advice, for those who sit before it
+    first = next((line for line in lines if _COMPLAINT.match(line)), lines[-1])
+    return _COMPLAINT.sub("", first)
 
 
 _CHATTER = re.compile(r"\* (daemon|failed to start|cannot start)|adb [VDIWEF] |- waiting for ")
+_COMPLAINT = re.compile(r"adb: error: |error: |adb: ")
 _MISMATCH = re.compile(r"adb server version \((\d+)\) doesn't match this client \((\d+)\)")
 
 
@@ -159,6 +164,9 @@ class _Pump:
                 for key, _ in self._selector.select(_STEP_S):
                     self._move(key)
                 if enough is not None and enough(self._out, self._err):
+                    # to be killed at once would look to the device like a lost connection
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_END_S)
                     return Ended(None, bytes(self._out), bytes(self._err))
                 if self._process.poll() is not None:
                     ended_at = ended_at or time.monotonic()

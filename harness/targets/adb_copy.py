@@ -7,6 +7,7 @@ size of the copy is looked at where it grows; on the device, that look is also t
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,12 +66,7 @@ def push(
 
     Raises DeviceError with the device's reason, LinkLost for all else that stops it.
     """
-    try:
-        total = source.stat().st_size
-        with source.open("rb"):
-            pass
-    except OSError as e:
-        raise DeviceError(f"cannot read {shown(str(source))}: {e.strerror}") from e
+    total = _local_size(source)
 
     def tell(size: int) -> None:
         if on_bytes is not None:
@@ -86,6 +82,8 @@ def push(
     if ended.code != 0:
         raise _failure(ended, local, destination, f"cannot write {shown(destination)}")
     size = size_there()
+    if _local_size(source) != total:
+        raise DeviceError(f"{shown(str(source))} changed while it was copied")
     if size != total:
         raise LinkLost(f"{shown(destination)} has {size} bytes there, not {total}")
     tell(total)
@@ -139,6 +137,14 @@ def pull(
             part.unlink()
 
 
+def _local_size(source: Path) -> int:
+    try:
+        with source.open("rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except OSError as e:
+        raise DeviceError(f"cannot read {shown(str(source))}: {e.strerror}") from e
+
+
 def shown(path: str) -> str:
     """A path in a message of one line."""
     return path if path.isprintable() else repr(path)
@@ -152,7 +158,8 @@ def _failure(ended: Ended, local: str, remote: str, what: str) -> DeviceError:
     if marker:
         return DeviceError(f"{what}: {_one_line(reason)}")
     if any(words in text for words in _NOT_THE_LINK):
-        return DeviceError(f"{what}: {complaint(text)}")
+        named = ended.text.replace(local, shown(local)).replace(remote, shown(remote))
+        return DeviceError(complaint(named))
     return LinkLost(f"{what}: the connection broke: {complaint(text) or 'adb does not say why'}")
 
 

@@ -83,11 +83,17 @@ def shell_pid(stderr: bytes | bytearray, mark: str) -> int | None:
 
 
 def finished(stdout: bytes, stderr: bytes, mark: str) -> Finished | None:
-    """What the program said and how it ended; None when a stream broke off."""
+    """What the program said and how it ended; None when a stream broke off.
+
+    Raises DeviceError when the shell could not start it, for want of processes or memory.
+    """
     out, err = _between(stdout, mark), _between(stderr, mark)
     if out is None or err is None:
         return None
     said, _, status = err[1].rpartition(b"\n")
+    if not status.isdigit():
+        words = err[1].decode(errors="replace").split()
+        raise DeviceError(f"the device's shell starts no program: {' '.join(words)}")
     code = int(status)
     if code > 128 and said:
         code = 128 - code

@@ -183,6 +183,8 @@ def test_the_clients_news_are_no_complaint() -> None:
     assert complaint(news) == ""
     assert complaint(news + "error: device 'X' not found\n") == "device 'X' not found"
     assert complaint("error: closed") == "closed"
+    unauthorized = "error: device unauthorized.\nThis adb server's $ADB_VENDOR_KEYS is not set\n"
+    assert complaint(unauthorized) == "device unauthorized."
     assert complaint("adb: error: failed to get feature set: closed") == (
         "failed to get feature set: closed"
     )

@@ -131,6 +131,14 @@ def test_streams_that_broke_off_are_no_result() -> None:
         assert not adb_shell.is_whole(out, err[:cut], MARK)
 
 
+def test_a_shell_that_can_start_nothing_is_no_result() -> None:
+    said = "E: sh: can't fork - try again"
+    out = f"{MARK}[\n{MARK}:{said}:{MARK}]\n".encode()
+    err = f"{MARK}[77\n{MARK}:{said}:{MARK}]\n".encode()
+    with pytest.raises(DeviceError, match="starts no program: E: sh: can't fork"):
+        adb_shell.finished(out, err, MARK)
+
+
 def test_the_clients_words_stay_outside() -> None:
     news = b"* daemon not running; starting now at tcp:5037\n* daemon started successfully\n"
     out = f"{MARK}[\n{MARK}:1:{MARK}]\n".encode()
