@@ -50,7 +50,7 @@ def await_gates(
     looks: list[DeviceState] = []
     began = clock()
     while True:
-        at_s = clock() - began
+        at_s = clock() - began if looks else 0.0
         state = read_state()
         for condition in watched:
             condition.look(at_s, state, seen, looks)

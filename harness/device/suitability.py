@@ -223,8 +223,8 @@ def _memory(state: DeviceState, needs: Needs) -> Iterable[Finding]:
         return
     words = f"{_size(available)} of memory available"
     if needs.model_bytes is not None:
-        share = available / needs.model_bytes if needs.model_bytes else 0
-        words += f", {share:.2g} times the model ({_size(needs.model_bytes)})"
+        share = available / max(needs.model_bytes, 1)
+        words += f", {share:.{2 if share < 10 else 0}f} times the model ({_size(needs.model_bytes)})"
     if needs.anon_bytes is not None and needs.anon_bytes > available:
         yield Finding(
             "warning",
@@ -330,4 +330,7 @@ def _clock(inspection: Inspection) -> Iterable[Finding]:
 
 
 def _size(n_bytes: int) -> str:
-    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / MIB:.0f} MiB"
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
+        if n_bytes >= unit:
+            return f"{n_bytes / unit:.{1 if unit == GIB else 0}f} {name}"
+    return f"{n_bytes} bytes"

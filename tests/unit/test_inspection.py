@@ -233,7 +233,7 @@ def test_a_good_device_has_no_warnings() -> None:
     assert "governor schedutil, walt" in words
     assert "thermal_zone0.cpu-0-0, reads 41.5 °C" in words
     assert "battery at 80 %, discharging" in words
-    assert "3 times the model (1.0 GiB)" in words
+    assert "3.00 times the model (1.0 GiB)" in words
 
 
 @pytest.mark.parametrize(
