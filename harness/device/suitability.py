@@ -224,7 +224,9 @@ def _memory(state: DeviceState, needs: Needs) -> Iterable[Finding]:
     words = f"{_size(available)} of memory available"
     if needs.model_bytes is not None:
         share = available / max(needs.model_bytes, 1)
-        words += f", {share:.{2 if share < 10 else 0}f} times the model ({_size(needs.model_bytes)})"
+        words += (
+            f", {share:.{2 if share < 10 else 0}f} times the model ({_size(needs.model_bytes)})"
+        )
     if needs.anon_bytes is not None and needs.anon_bytes > available:
         yield Finding(
             "warning",
