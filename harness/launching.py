@@ -29,6 +29,14 @@ POLL_S = 0.05
 TELEMETRY_TAIL_BYTES = 8192
 
 
+class Throttled(CellLost):
+    """The cell went beyond what `session` allows; it was measured, but is to be run again."""
+
+
+class ThrottledToStop(DeviceError):  # noqa: N818 - says what happened, as its base does
+    """The same, where the campaign is to end there."""
+
+
 @dataclass(frozen=True)
 class Launching:
     """What all cells of a session have in common. `probe_file`, `lock`: on the target."""
@@ -50,8 +58,8 @@ class Launching:
     ) -> int:
         """Run the launcher with the engine's `argv` to its end; its exit code.
 
-        Never leaves it running. Raises CellLost where the cell is to be run again (not for
-        throttling in its `last` attempt), DeviceError, Interrupted.
+        Never leaves it running. Raises CellLost where the cell is to be run again, DeviceError,
+        Interrupted; and what `heed` does, about a second after there is reason to.
         """
         command = launcher_argv(
             self.launcher,
@@ -81,7 +89,7 @@ class Launching:
         )
         sentinel = LiveSentinel(self.target, device, self.limits)
         watch = EverySecond(
-            self.clock, lambda: self._heed_excursions(cell, sentinel.look(), last), progress.look
+            self.clock, lambda: self._tell_and_heed(cell, sentinel.look(), last), progress.look
         )
         try:
             self.on_event(CellStarted(cell, self.total))
@@ -94,17 +102,26 @@ class Launching:
             code = self._end(running)
         return code
 
-    def _heed_excursions(self, cell: PlannedCell, found: tuple[Excursion, ...], last: bool) -> None:
-        """Tell of them; end the cell where that is asked for."""
+    def _tell_and_heed(self, cell: PlannedCell, found: tuple[Excursion, ...], last: bool) -> None:
         for excursion in found:
             self.on_event(CellExcursion(cell, self.total, excursion))
+        self.heed(cell, found, last=last)
+
+    def heed(self, cell: PlannedCell, found: tuple[Excursion, ...], *, last: bool) -> None:
+        """Raises Throttled or ThrottledToStop where `session.on_throttle` asks for that.
+
+        Not Throttled in the `last` attempt at a cell.
+        """
         if not found or self.limits.on_throttle == "mark":
             return
         words = f"throttled: {excursion_in_words(found[0])}"
         if self.limits.on_throttle == "stop":
-            raise DeviceError(f"cell {cell.name} was ended, {words} (session.on_throttle=stop)")
+            raise ThrottledToStop(
+                f"cell {cell.name} does not count, {words} (session.on_throttle=stop); "
+                "what was measured before is kept, and a resume goes on with this cell"
+            )
         if not last:
-            raise CellLost(words)
+            raise Throttled(words)
 
     def _end(self, running: Running) -> int:
         """Make sure that the launcher has ended, in good order if it can; its exit code."""

@@ -36,7 +36,7 @@ from harness.events import (
 )
 from harness.journal import Journal, finished_cells, json_sha256, write_atomically
 from harness.jsonable import to_json
-from harness.launching import ENDING_S, Launching
+from harness.launching import ENDING_S, Launching, Throttled, ThrottledToStop
 from harness.records import (
     Arm,
     CellRecord,
@@ -279,7 +279,12 @@ class _Session:
         self._prepare(cell, arm, prompt, work_dir)
         argv = self._engine_argv(arm, work_dir)
         wait = Wait(self.clock() - began, reason, gates)
-        code = self._launching.run(cell, arm, argv, work_dir, last=last)
+        try:
+            code = self._launching.run(cell, arm, argv, work_dir, last=last)
+        except (Throttled, ThrottledToStop):
+            # why it was ended stays to be seen, beside the attempt that counts
+            self.target.get(work_dir, cell_dir)
+            raise
         self.last_end = self.clock()
         self.target.get(work_dir, cell_dir)
         self._check_host_was_heard(cell_dir)
@@ -296,6 +301,8 @@ class _Session:
             wait=wait,
             limits=self.limits,
         )
+        # what came after the last look
+        self._launching.heed(cell, record.excursions or (), last=last)
         if record.status != "ok":
             self._check_space()  # a full disk is not the arm's fault: the cell is not counted
         self.journal.write_record(cell_dir, record)

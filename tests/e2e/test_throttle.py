@@ -27,7 +27,7 @@ ZONE, POLICY = "thermal_zone2", "policy4"
 COOL_C, HOT_C = 39.1, 78.5
 FREE_KHZ, CAPPED_KHZ = 2_841_600, 1_420_800
 THIRD = "cell 3 of 4 spec2: "
-HELD_CORES = 0.4
+HELD_CORES = 0.15
 
 
 @dataclass
@@ -133,7 +133,7 @@ def test_a_throttle_during_the_third_cell_is_found_and_that_cell_unreadable(
     assert any(POLICY in reason for reason in found["drift"]["reasons"])
     by_name = {v["candidate"]: v for v in found["verdicts"]}
     assert by_name["spec2"]["outcome"] == "unreadable"
-    assert any("spec2 is contaminated" in r and POLICY in r for r in by_name["spec2"]["reasons"])
+    assert any("spec2" in r and POLICY in r for r in by_name["spec2"]["reasons"])
     assert not any(POLICY in r for r in by_name["retention"]["reasons"])
 
 
@@ -173,7 +173,7 @@ def test_a_campaign_that_is_to_stop_there_does_and_goes_on_later(
     finally:
         phone.recover()
     assert code == 1, lines
-    assert lines[-1].startswith("harness: error: cell spec2 was ended, throttled: ")
+    assert lines[-1].startswith("harness: error: cell spec2 does not count, throttled: ")
     assert sorted(records(tmp_path)) == [0, 1]
     (campaign,) = tmp_path.glob("*matched_pair*")
     code, lines = phone.run(
