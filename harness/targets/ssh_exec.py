@@ -104,7 +104,7 @@ class Program:
         hop = self._connection.hop
         with self._connection.noticing():
             try:
-                channel = self._connection.transport.open_session(timeout=hop.connect_timeout_s)
+                channel = self._connection.transport.open_session(timeout=hop.timeout_s)
             except paramiko.ChannelException as e:
                 raise DeviceError(f"{hop.address}: starts no program ({e.args[-1]})") from e
             try:
@@ -139,6 +139,8 @@ class Program:
             return 0
         try:
             return self._channel.send(data[:PIECE].tobytes()) or 0
+        except TimeoutError:
+            return 0
         except OSError:
             if self._channel.closed:
                 return len(data)

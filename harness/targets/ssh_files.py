@@ -18,7 +18,7 @@ import paramiko
 
 from harness.errors import DeviceError
 from harness.targets.link import Finished, LinkLost, OnBytes
-from harness.targets.ssh_exec import VERDICT_S, Program, run_to_end, stream
+from harness.targets.ssh_exec import VERDICT_S, Program, quoted, run_to_end, stream
 from harness.targets.ssh_wire import Connection
 
 # of one SFTP request, with its head: the most that OpenSSH takes; others promise 32 KiB
@@ -28,7 +28,7 @@ SHORT_S = 60.0
 # says with what it fails to open the file, or to write something beside it
 WHY_NOT_WRITTEN = (
     ': >> "$1" || exit 1; '
-    'dd if=/dev/zero "of=$1.probe" bs=65536 count=16 2>&1 >/dev/null | grep -v records >&2; '
+    'said=$(dd if=/dev/zero "of=$1.probe" bs=65536 count=16 2>&1) || echo "$said" >&2; '
     'rm -f "$1.probe"'
 )
 SIZE_OF = 'test ! -d "$1" || exit 1; if test -e "$1"; then wc -c < "$1"; else echo 0; fi'
@@ -41,6 +41,7 @@ def put_file(
     connection: Connection, source: Path, destination: str, on_bytes: OnBytes | None
 ) -> None:
     """Copy a file there, going on from what is there. Raises LinkLost and DeviceError."""
+    quoted(destination)  # can it be a name at all?
     try:
         with source.open("rb") as f:
             size = os.fstat(f.fileno()).st_size
@@ -115,6 +116,7 @@ class _Sender:
         self._file = file
         self._size = size
         self._destination = destination
+        self._path = os.fsencode(destination)  # as SFTP wants it; paramiko itself would say UTF-8
         self._on_bytes = on_bytes
 
     def send(self) -> None:
@@ -124,7 +126,7 @@ class _Sender:
         else:
             try:
                 there = self._by_sftp(sftp)
-            except (paramiko.SSHException, EOFError, OSError) as e:
+            except (paramiko.SSHException, paramiko.SFTPError, EOFError, OSError) as e:
                 if self._connection.gone_within(VERDICT_S):
                     raise self._connection.lost() from e
                 raise self._refused(str(e)) from e
@@ -154,16 +156,17 @@ class _Sender:
             self._tell(offset)
 
     def _sftp(self) -> paramiko.SFTPClient | None:
-        """A session; None where the server has no SFTP."""
+        """A session; None where the server has no SFTP, or startup files talk into it."""
         connection = self._connection
         with connection.noticing():
-            channel = connection.transport.open_session(timeout=connection.hop.connect_timeout_s)
+            channel = connection.transport.open_session(timeout=connection.hop.timeout_s)
             try:
                 channel.invoke_subsystem("sftp")
                 return paramiko.SFTPClient(channel)
-            except (paramiko.SSHException, EOFError):
+            except (paramiko.SSHException, paramiko.SFTPError, EOFError, OSError) as e:
+                channel.close()
                 if connection.gone_within(VERDICT_S):
-                    raise
+                    raise connection.lost() from e
                 return None
 
     def _by_sftp(self, sftp: paramiko.SFTPClient) -> int:
@@ -171,7 +174,7 @@ class _Sender:
         if offset > self._size:
             offset = 0
         if offset != self._size or offset == 0:
-            with sftp.open(self._destination, "r+b" if offset else "wb", bufsize=0) as remote:
+            with sftp.open(self._path, "r+b" if offset else "wb", bufsize=0) as remote:
                 if "OpenSSH" in self._connection.transport.remote_version:
                     remote.MAX_REQUEST_SIZE = REQUEST_BYTES
                 remote.set_pipelined(True)
@@ -180,11 +183,11 @@ class _Sender:
                     remote.write(piece)
         else:
             self._tell(offset)
-        return sftp.stat(self._destination).st_size or 0
+        return sftp.stat(self._path).st_size or 0
 
     def _size_by_sftp(self, sftp: paramiko.SFTPClient) -> int:
         try:
-            there = sftp.stat(self._destination)
+            there = sftp.stat(self._path)
         except FileNotFoundError:
             return 0
         if there.st_mode is not None and not stat.S_ISREG(there.st_mode):

@@ -44,7 +44,8 @@ class Hop:
     agent: str | None  # None: the one of SSH_AUTH_SOCK; "": none
     alias: str | None  # the name of its host key
     known_files: tuple[Path, ...]
-    connect_timeout_s: float
+    connect_timeout_s: float  # until it has said who it is
+    timeout_s: float  # for each later step
     family: str  # any, inet or inet6
     bind_address: str | None
     proxy_command: str | None
@@ -179,6 +180,7 @@ def _hop(
         alias=options.get("hostkeyalias"),
         known_files=_known_files(config, options, where),
         connect_timeout_s=timeout_s,
+        timeout_s=config.connect_timeout_s,
         family=str(options.get("addressfamily", "any")).lower(),
         bind_address=options.get("bindaddress"),
         proxy_command=None if jumps else options.get("proxycommand"),

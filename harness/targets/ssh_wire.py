@@ -1,5 +1,5 @@
-"""A connection to a machine, over as many others as lie on the way: sockets, host keys, logging in,
-and noticing that the other end has died. Touches the network.
+"""A connection to a machine, over as many others as lie on the way: host keys, logging in, and
+noticing that the other end has died. Touches the network.
 
 paramiko's keepalive asks for no answer, and a cut network tells nobody, so a `Watch` asks while
 nothing comes and ends the connection when no answer does.
@@ -7,20 +7,13 @@ nothing comes and ends the connection when no answer does.
 
 from __future__ import annotations
 
-import array
 import contextlib
-import errno
-import fcntl
 import logging
 import signal
-import socket
-import subprocess
-import tempfile
-import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST
@@ -31,6 +24,7 @@ from harness.targets.link import LinkLost
 from harness.targets.ssh_hosts import Hop
 from harness.targets.ssh_keys import log_in
 from harness.targets.ssh_known import Server, check_key, known_types, read_known
+from harness.targets.ssh_streams import Command, Heard, Stream, connect
 
 # silence after which the other end is asked for a sign of life, and after which it counts as dead
 ASK_AFTER_S = 3.0
@@ -45,58 +39,6 @@ KEY_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 # its threads tell their troubles to a log, which Python prints when nobody has set one up; what
 # matters of that is in our own messages
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
-
-
-class _Stream(Protocol):
-    """What paramiko needs of a socket; sockets and its own channels offer it."""
-
-    def recv(self, size: int, /) -> bytes: ...
-    def send(self, data: bytes, /) -> int: ...
-    def settimeout(self, value: float | None, /) -> None: ...
-    def close(self) -> None: ...
-    def fileno(self) -> int: ...
-
-
-class _Heard:
-    """A socket that knows when something last came, and reads more than is asked for at a time.
-
-    paramiko reads each packet in three small pieces.
-    """
-
-    def __init__(self, stream: _Stream) -> None:
-        self._stream = stream
-        self._ahead = memoryview(b"")
-        self._sent = 0
-        self.count = 0
-        self._closed = False  # paramiko looks at it
-
-    def recv(self, size: int) -> bytes:
-        if not self._ahead:
-            self._ahead = memoryview(self._stream.recv(max(size, 1 << 17)))
-            self.count += 1
-        piece, self._ahead = self._ahead[:size], self._ahead[size:]
-        return piece.tobytes()
-
-    def send(self, data: bytes) -> int:
-        sent = self._stream.send(data)
-        self._sent += sent
-        return sent
-
-    def arrived(self) -> int:
-        """Bytes of what was sent that the other end has acknowledged, where the system tells."""
-        waiting = array.array("i", [0])
-        with contextlib.suppress(OSError, ValueError):
-            fcntl.ioctl(self._stream.fileno(), termios.TIOCOUTQ, waiting)
-        return self._sent - waiting[0]
-
-    def settimeout(self, value: float | None) -> None:
-        self._stream.settimeout(value)
-
-    def close(self) -> None:
-        """Never raises: paramiko's thread would end with that, and leave others waiting."""
-        self._closed = True
-        with contextlib.suppress(Exception):
-            self._stream.close()
 
 
 def _channel_request(channel: Any, message: paramiko.Message) -> None:
@@ -121,13 +63,14 @@ class Transport(paramiko.Transport):
         MSG_CHANNEL_REQUEST: _channel_request,
     }
 
-    def __init__(self, heard: _Heard, hop: Hop) -> None:
+    def __init__(self, heard: Heard, hop: Hop) -> None:
         super().__init__(heard, default_window_size=WINDOW_BYTES)  # type: ignore[arg-type]
         self.heard = heard
         self.ended_by: dict[int, str] = {}
         self.one_question = threading.Lock()
         self.farewell = ""
-        self.banner_timeout = self.handshake_timeout = self.auth_timeout = hop.connect_timeout_s
+        self.banner_timeout, self.auth_timeout = hop.connect_timeout_s, hop.timeout_s
+        self.handshake_timeout = 2 * hop.connect_timeout_s  # `start_client` gives up before
         options = self.get_security_options()
         fast = tuple(name for name in FAST_CIPHERS if name in options.ciphers)
         options.ciphers = fast + tuple(c for c in options.ciphers if c not in fast)
@@ -206,7 +149,7 @@ class Connection:
     def __init__(self, hops: Sequence[Hop]) -> None:
         self.hop = hops[-1]
         self._transports: list[Transport] = []
-        self._command: _Command | None = None
+        self._command: Command | None = None
         self._why: str | None = None
         self._watch: Watch | None = None
         try:
@@ -260,6 +203,7 @@ class Connection:
         for transport in self._transports:
             with contextlib.suppress(Exception):
                 transport.close()
+            transport.heard.close()  # of one that was never started
         if self._command is not None:
             self._command.close()
 
@@ -281,7 +225,7 @@ class Connection:
 
     def _add(self, hop: Hop, *, direct: bool) -> None:
         try:
-            transport = Transport(_Heard(self._stream(hop)), hop)
+            transport = Transport(Heard(self._stream(hop)), hop)
             self._transports.append(transport)
             server = Server(hop.host, hop.port, hop.alias, direct)
             known = read_known(hop.known_files)
@@ -294,6 +238,8 @@ class Connection:
             ]
             options.key_types = (*wanted, *(t for t in options.key_types if t not in wanted))
             transport.start_client(timeout=hop.connect_timeout_s)
+            if not transport.initial_kex_done:
+                raise TimeoutError
             key = transport.get_remote_server_key()
             check_key(known, hop.known_files, server, key.get_name(), key.asbytes())
             log_in(transport, hop)
@@ -308,7 +254,7 @@ class Connection:
         said = self._command.said() if self._command is not None else ""
         return f" ({said})" if said else ""
 
-    def _stream(self, hop: Hop) -> _Stream:
+    def _stream(self, hop: Hop) -> Stream:
         if self._transports:
             try:
                 return self._transports[-1].open_channel(
@@ -320,70 +266,9 @@ class Connection:
             except paramiko.ChannelException as e:
                 raise LinkLost(f"cannot connect to {hop.address} over the jump host: {e}") from e
         if hop.proxy_command is not None:
-            self._command = _Command(hop.proxy_command)
+            self._command = Command(hop.proxy_command)
             return self._command.socket
-        return _socket(hop)
-
-
-def _socket(hop: Hop) -> socket.socket:
-    family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(hop.family, 0)
-    try:
-        addresses = socket.getaddrinfo(hop.host, hop.port, family, socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as e:
-        reason = e.strerror if isinstance(e, socket.gaierror) else str(e)
-        raise LinkLost(f"cannot connect to {hop.address}: the name is not known ({reason})") from e
-    failure: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
-    for kind, sort, protocol, _, address in addresses:
-        stream = socket.socket(kind, sort, protocol)
-        try:
-            stream.settimeout(hop.connect_timeout_s)
-            if hop.bind_address is not None:
-                stream.bind((hop.bind_address, 0))
-            stream.connect(address)
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return stream
-        except OSError as e:
-            stream.close()
-            failure = e
-    raise failure
-
-
-class _Command:
-    """A command that stands in for the network (ProxyCommand), by a pair of sockets."""
-
-    def __init__(self, command: str) -> None:
-        self.socket, theirs = socket.socketpair()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we do
-        # as ssh does it: what it says is the user's own configuration; no signal of our terminal
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {command}"],
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=self._errors.fileno(),
-            start_new_session=True,
-        )
-        theirs.close()
-
-    def said(self) -> str:
-        """The last line of its standard error."""
-        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-            self._process.wait(0.5)
-        try:
-            self._errors.seek(0)
-            lines = self._errors.read().decode("utf-8", "replace").split("\n")
-        except ValueError:  # closed
-            return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-    def close(self) -> None:
-        self.socket.close()
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            self._process.terminate()
-            self._process.wait(1.0)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
+        return connect(hop)
 
 
 def _reason(error: BaseException) -> str:

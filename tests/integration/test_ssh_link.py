@@ -20,7 +20,7 @@ from harness.targets.ssh import SshLink
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    machine = Sshd(tmp_path_factory.mktemp("sshd"))
+    machine = Sshd(tmp_path_factory.mktemp("sshd"), home=os.geteuid() == 0)
     machine.start()
     yield machine
     machine.stop()
@@ -198,7 +198,7 @@ def test_a_conversation_in_a_thread_of_its_own(shared: SshLink, tmp_path: Path) 
     assert set(came) == {b"x"}
 
 
-NAME = "a b'\"$(x)\né"
+NAME = "a b'\"$(x)\né" + os.fsdecode(b"\xff")
 
 
 @pytest.mark.parametrize("size", [0, 1, 32768, 3_000_001])
@@ -251,6 +251,33 @@ def test_files_that_cannot_be_copied(shared: SshLink, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"cannot write .*absent"):
         shared.get(str(source), tmp_path / "absent" / "x")
     assert shared.call(["true"], timeout_s=20).code == 0
+
+
+def test_nothing_is_left_open(shared: SshLink, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+
+    def use() -> None:
+        shared.call(["cat"], timeout_s=20, stdin=b"x")
+        shared.put(tmp_path / "a", str(tmp_path / "b"))
+        shared.get(str(tmp_path / "b"), tmp_path / "c")
+        channel = shared.open(["cat"])
+        channel.send(b"x")
+        channel.close()
+        with pytest.raises(DeviceError):
+            shared.call(["sleep", "5"], timeout_s=0.1)
+        with pytest.raises(DeviceError):
+            shared.put(tmp_path / "a", str(tmp_path / "absent" / "x"))
+        shared.reconnect()
+
+    def left() -> tuple[int, int]:
+        time.sleep(0.5)
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    use()
+    before = left()
+    for _ in range(5):
+        use()
+    assert left() == before
 
 
 def test_killed_and_back(sshd: Sshd, link: SshLink) -> None:

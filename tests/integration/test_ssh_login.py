@@ -24,7 +24,9 @@ from harness.targets.ssh_known import HostKeyRefused, fingerprint
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    machine = Sshd(tmp_path_factory.mktemp("sshd"), key_types=("ed25519", "rsa", "ecdsa"))
+    kinds = ("ed25519", "rsa", "ecdsa")
+    # a home of its own: startup files of this one would only take time
+    machine = Sshd(tmp_path_factory.mktemp("sshd"), key_types=kinds, home=os.geteuid() == 0)
     machine.start()
     yield machine
     machine.stop()
@@ -398,16 +400,18 @@ def test_nobody_there(sshd: Sshd) -> None:
     assert "no-such-host.invalid:22: the name is not known" in text
 
 
-@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-1.5-old\r\n", b""])
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-1.5-old\r\n", b"", b"SSH-2.0-hung\r\n"]
+)
 def test_somebody_else_there(sshd: Sshd, greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
             connection, _ = server.accept()
             connection.sendall(greeting)
-            if greeting:
+            if b"SSH-2" not in greeting and greeting:
                 connection.close()
-            else:  # says nothing, and does not go away
+            else:  # says nothing more, and does not go away
                 threading.Event().wait(6)
                 connection.close()
 

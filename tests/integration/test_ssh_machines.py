@@ -96,6 +96,23 @@ def test_startup_files_that_talk(make: Make, tmp_path: Path, file: Path) -> None
     link.close()
 
 
+def test_startup_files_that_talk_into_sftp(make: Make, tmp_path: Path, file: Path) -> None:
+    """As they do where the SFTP server is a program that the login shell starts."""
+    server = Path("/usr/lib/openssh/sftp-server")
+    if not server.exists():
+        pytest.skip(f"no {server}")
+    machine = make(shell=shutil.which("bash"))
+    machine.stop()
+    conf = machine.root / "sshd_config"
+    conf.write_text(conf.read_text().replace("internal-sftp", str(server)))
+    (machine.home / ".bashrc").write_text("echo hello\n")
+    machine.start()
+    link = SshLink(machine.config())
+    link.put(file, str(tmp_path / "there"))
+    assert (tmp_path / "there").read_bytes() == file.read_bytes()
+    link.close()
+
+
 @pytest.mark.parametrize("shell", ["nologin", "false"])
 def test_no_login_shell(make: Make, shell: str) -> None:
     path = shutil.which(shell, path="/usr/sbin:/sbin:/usr/bin:/bin")
