@@ -369,6 +369,7 @@ def _write_first_files(campaign: Campaign, readiness: Readiness) -> None:
         runs_dir=directory.parent,
         work_dir=readiness.work_dir,
         page_bytes=readiness.page_bytes,
+        settings=deployed.settings,
         preflight=readiness.findings,
     )
     write_atomically(directory / rundir.CONFIG, to_yaml(campaign.data).encode())

@@ -25,6 +25,7 @@ from harness.device.machine import (
 )
 from harness.device.suitability import Finding
 from harness.records import TargetId
+from harness.targets.android import SettingOutcome
 from harness.targets.target import Target
 
 # what a verdict or a stored run depends on; the rest of an installation does not touch the numbers
@@ -48,7 +49,8 @@ class Host:
 class Environment:
     """`environment.json` is exactly this. `runs_storage`: where the cells wrote.
 
-    `python` and `packages` are the host's; `host`: None where it is the machine itself.
+    `python` and `packages` are the host's; `host`: None where it is the machine itself. `settings`:
+    of a phone, what was switched for the campaign.
     """
 
     harness_version: str
@@ -73,6 +75,7 @@ class Environment:
     target: TargetId
     android: AndroidDevice | None = None
     host: Host | None = None
+    settings: tuple[SettingOutcome, ...] = ()
     preflight: tuple[Finding, ...] = ()
 
 
@@ -87,6 +90,7 @@ def describe_environment(
     runs_dir: Path,
     work_dir: PurePath | None = None,
     page_bytes: int | None = None,
+    settings: Sequence[SettingOutcome] = (),
     preflight: Sequence[Finding] = (),
     root: Path = Path("/"),
 ) -> Environment:
@@ -126,6 +130,7 @@ def describe_environment(
         target=target.id,
         android=machine.android,
         host=None if local else _host(here, runs_storage),
+        settings=tuple(settings),
         preflight=tuple(preflight),
     )
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from harness.device.android_state import completed, throttling_in_words
 from harness.device.launcher import ask
 from harness.errors import DeviceError
 from harness.jsonable import from_json
@@ -98,6 +99,7 @@ class Inspection:
 
     `clock_off_s`: the device's clock less this machine's, known to within `clock_error_s`;
     `clock_step_s`: how far it was set between the looks. `model_sha256`: None where not asked for.
+    `throttling`: Android's own word for it, None where there is none to tell of.
     """
 
     model: Look
@@ -107,6 +109,7 @@ class Inspection:
     clock_error_s: float
     clock_step_s: float | None
     model_sha256: str | None
+    throttling: str | None = None
 
 
 def inspect(
@@ -158,12 +161,14 @@ def inspect(
         clock_error_s=(after - before) / 2,
         clock_step_s=_step(first, second),
         model_sha256=sha256,
+        throttling=throttling_in_words(target),
     )
 
 
 def _look(target: Target, launcher: PurePath, directory: PurePath, roots: Sequence[str]) -> Look:
     answer = ask(target, [str(launcher), "inspect", "--dir", str(directory), *roots])
-    return _decoded(Look, answer, f"{launcher} inspect")
+    look = _decoded(Look, answer, f"{launcher} inspect")
+    return replace(look, state=completed(look.state, target))
 
 
 def _decoded(cls: type[T], answer: Mapping[str, Any], where: str) -> T:

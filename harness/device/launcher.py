@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from harness.device.android_state import completed
 from harness.errors import DeviceError
 from harness.jsonable import from_json
 from harness.records import CgroupMemory, CgroupMode, DeviceState, Probes
@@ -115,11 +116,12 @@ def read_result(cell_dir: Path) -> LauncherResult | None:
 
 
 def read_state(target: Target, launcher: PurePath) -> DeviceState:
-    """What the device looks like now (verb `state`). Raises DeviceError."""
+    """What the device looks like now: verb `state`, and a phone's services. Raises DeviceError."""
     try:
-        return from_json(DeviceState, ask(target, [str(launcher), "state"]), "state")
+        state = from_json(DeviceState, ask(target, [str(launcher), "state"]), "state")
     except ValueError as e:
         raise DeviceError(f"{launcher} {e}") from None
+    return completed(state, target)
 
 
 def ask(target: Target, argv: Sequence[str], *, timeout_s: float = ANSWER_S) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def findings(
         *_memory(state, needs),
         *_sensors(state, needs, seen),
         *_clocks(state),
+        *_throttling(inspection),
         *_power(state),
         *_gates(state, needs),
         *_clock(inspection),
@@ -283,6 +284,16 @@ def _clocks(state: DeviceState) -> Iterable[Finding]:
         )
     if not capped:
         yield Finding("info", "caps", "no cluster is capped below its maximum")
+
+
+def _throttling(inspection: Inspection) -> Iterable[Finding]:
+    if inspection.throttling is not None:
+        yield Finding(
+            "warning",
+            "throttling",
+            f"Android throttles the device: {inspection.throttling}",
+            "let it cool",
+        )
 
 
 def _share_of_maximum(c: CpufreqState) -> float:

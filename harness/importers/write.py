@@ -108,7 +108,10 @@ def _fill(directory: Path, imported: Imported) -> None:
     _json(directory / rundir.PLAN, imported.plan)
     environment: dict[str, Any] = {"harness_version": harness.__version__}
     environment |= dict.fromkeys(_ENVIRONMENT)
-    _json(directory / rundir.ENVIRONMENT, environment | {"packages": {}, "preflight": []})
+    _json(
+        directory / rundir.ENVIRONMENT,
+        environment | {"packages": {}, "settings": [], "preflight": []},
+    )
     now = time.time()
     lines = [json.dumps({"seq": i, "unix_s": now} | event) for i, event in enumerate(events)]
     with (directory / JOURNAL).open("w", encoding="utf-8") as journal:

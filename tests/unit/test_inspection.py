@@ -87,10 +87,13 @@ class Device:
         self.stats: list[str] = []
         self.calls: list[list[str]] = []
         self.set_clock_by = 0.0
+        self.hot = False
         self.digests: dict[str, str | None] = {}
 
     def call(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
         self.calls.append(list(argv))
+        if argv[0] == "dumpsys":
+            return Finished(0, b"Thermal Status: 3\n" if self.hot else b"", b"")
         if argv[0] == "cat":
             return Finished(1, self.stats.pop(0).encode(), b"cat: /proc/9/stat: No such file")
         if argv[1] == "digest":
@@ -152,7 +155,7 @@ def test_model_and_work_directory_are_looked_at() -> None:
     assert inspection.clock_off_s == pytest.approx(-0.05)
     assert inspection.clock_error_s == pytest.approx(0.05)
     assert inspection.model_sha256 is None
-    assert len(device.calls) == 2
+    assert [call[1] for call in device.calls] == ["inspect", "inspect", "thermalservice"]
 
 
 def stat(pid: int, ticks: int, name: str = "moe engine) (x", started: int = 77) -> str:
@@ -293,6 +296,12 @@ def test_caps_below_the_hardwares_maximum_are_named_by_cluster() -> None:
     words = one("caps", "warning", of_state(cpufreq=(PHONE.cpufreq[0], slow)))
     assert "policy4 is capped at 1.80 GHz, 64% of its 2.80 GHz" in words
     assert one("caps", "info", of_state(cpufreq=()))
+
+
+def test_android_is_believed_when_it_says_that_it_throttles() -> None:
+    device = Device()
+    device.hot = True
+    assert "severe" in one("throttling", "warning", found(device))
 
 
 @pytest.mark.parametrize(
