@@ -511,7 +511,8 @@ def test_a_call_that_has_to_start_the_server_knows_nothing_of_the_device(
         lambda: shaky.put(Path("/etc/hostname"), f"{TMP}/f"),
     ):
         kill_server(server)
-        with pytest.raises(LinkLost, match=r"device '.*' not found") as caught:
+        # servers of newer clients take a second or two to start, and we are impatient here
+        with pytest.raises(LinkLost, match=r"device '.*' not found|has not answered") as caught:
             action()
         assert "daemon" not in str(caught.value)
     shaky.reconnect()
