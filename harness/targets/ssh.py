@@ -34,8 +34,8 @@ class SshLink:
         return Connection(self._hops)
 
     def call(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
-        """Run a short program to its end, as `Link.call`. One that is given up (DeviceError) may
-        go on over there; its streams are closed."""
+        """Run a short program to its end, as `Link.call`. One that does not end in time is killed
+        there, with its process group."""
         from harness.targets.ssh_exec import run_to_end
 
         return run_to_end(self._connection, argv, timeout_s=timeout_s, stdin=stdin)

@@ -30,6 +30,11 @@ STRAGGLERS_S = 1.0
 # how long a closed channel may be the first that is seen of a lost connection
 VERDICT_S = 1.0
 NEEDS_QUOTES = re.compile(rb"[^A-Za-z0-9@%+=:,./_-]")
+START = 'echo "$0" $$; echo "$0" >&2; exec "$@"'
+START_WITHOUT_STDERR = 'echo "$0" $$; exec "$@" 2>/dev/null'
+# of all ways to write it the one that dash, busybox and the others understand
+KILL = 'kill -9 -"$1" 2>/dev/null || kill -9 "$1"'
+KILL_S = 10.0
 OnOutput = Callable[[bytes], object]
 
 
@@ -53,11 +58,12 @@ def quoted(argument: str) -> bytes:
 
 
 class _Marked:
-    """A stream whose beginning, up to a mark, is not the program's."""
+    """A stream whose beginning, up to a line with a mark, is not the program's."""
 
-    def __init__(self, mark: bytes | None) -> None:
-        self._mark = mark
+    def __init__(self, mark: str | None) -> None:
+        self._mark = None if mark is None else re.compile(rb"%b(?: ([0-9]+))?\n" % mark.encode())
         self.before = b""
+        self.pid: int | None = None
 
     @property
     def began(self) -> bool:
@@ -68,9 +74,12 @@ class _Marked:
         if self._mark is None:
             return data
         self.before += data
-        noise, mark, rest = self.before.partition(self._mark)
-        if mark:
-            self.before, self._mark = noise, None
+        found = self._mark.search(self.before)
+        if found is None:
+            return b""
+        rest = self.before[found.end() :]
+        self.before, self._mark = self.before[: found.start()], None
+        self.pid = int(found[1]) if found[1] else None
         return rest
 
 
@@ -83,14 +92,10 @@ class Program:
         """Start it. Raises LinkLost, or DeviceError when the machine does not start programs."""
         self._connection = connection
         self._name = argv[0]
-        # in two halves, so that a shell that tells what it does does not tell the mark
-        first, second = secrets.token_hex(8), secrets.token_hex(8)
-        say, mark = f"echo {first}''{second}".encode(), f"{first}{second}\n".encode()
-        program = b"exec " + b" ".join(quoted(argument) for argument in argv)
-        if with_stderr:
-            line = say + b"; " + say + b" >&2; " + program
-        else:
-            line = say + b"; " + program + b" 2>/dev/null"
+        mark = secrets.token_hex(16)
+        # by a shell that we know, whose process the program becomes; the login shell may be another
+        start = START if with_stderr else START_WITHOUT_STDERR
+        line = b" ".join([b"exec sh -c", b"'%b'" % start.encode(), *map(quoted, [mark, *argv])])
         if len(line) > LONGEST_LINE:
             raise DeviceError(
                 f"the command line of {argv[0]} is too long for a login shell ({len(line)} bytes); "
@@ -197,6 +202,23 @@ class Program:
             raise self._connection.lost(f"it did not say how {self._name} ended")
         return code
 
+    def kill(self) -> None:
+        """End it and what is in its process group. Raises LinkLost when the machine does not
+        answer to that."""
+        pid = self._out.pid
+        if pid is None:
+            return
+        killer = Program(self._connection, ["sh", "-c", KILL, "sh", str(pid)])
+        until = time.monotonic() + KILL_S
+        try:
+            while killer.pump(len, len) or not killer.ended():
+                if time.monotonic() > until:
+                    raise self._connection.lost(f"it does not even end {self._name}")
+                killer.wait(0.1)
+            killer.code()
+        finally:
+            killer.let_go()
+
     def let_go(self) -> None:
         """Close its streams; never raises."""
         with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
@@ -245,6 +267,7 @@ def stream(
                 if not moved and program.ended():
                     return program.code()
                 if until is not None and time.monotonic() > until:
+                    program.kill()
                     raise DeviceError(
                         f"{argv[0]} on {connection.hop.address} did not end within {timeout_s:g} s"
                     )

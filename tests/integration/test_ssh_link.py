@@ -123,6 +123,23 @@ def test_it_does_not_end_in_time(shared: SshLink) -> None:
     assert shared.call(["true"], timeout_s=20).code == 0
 
 
+def test_what_is_out_of_time_is_killed(shared: SshLink) -> None:
+    seconds = f"4{os.getpid()}"  # to know it by
+    with pytest.raises(DeviceError, match="did not end"):
+        shared.call(["sh", "-c", f"sleep {seconds} & sleep {seconds}"], timeout_s=0.5)
+
+    def is_there(file: Path) -> bool:
+        try:
+            return file.read_bytes() == f"sleep\0{seconds}\0".encode()
+        except OSError:
+            return False
+
+    until = time.monotonic() + 5
+    while any(map(is_there, Path("/proc").glob("[0-9]*/cmdline"))):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def test_what_is_left_behind_does_not_hold_the_call(shared: SshLink) -> None:
     started = time.monotonic()
     done = shared.call(["sh", "-c", "sleep 30 & echo out; exit 4"], timeout_s=20)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -227,6 +229,47 @@ def test_new_keys_on_the_way(make: Make, tmp_path: Path) -> None:
         link.get(str(tmp_path / "there"), tmp_path / "back")
         assert (tmp_path / "back").read_bytes() == data
     assert channel.lines() == [b"x", b"x"]
+    link.close()
+
+
+@pytest.mark.slow
+def test_cut_again_and_again(make: Make, tmp_path: Path) -> None:
+    """A copy that is killed at random moments arrives whole, and each attempt goes on."""
+    machine = make()
+    pick = random.Random(6)  # noqa: S311
+    source, there = tmp_path / "source", tmp_path / "there"
+    source.write_bytes(os.urandom(1 << 20) * 100)
+    link = SshLink(machine.config())
+    cuts = 0
+    for _ in range(4):
+        there.unlink(missing_ok=True)
+        began: list[int] = []
+
+        def tell(done: int, _total: int, began: list[int] = began) -> None:
+            began.append(done)
+
+        while True:
+            before = there.stat().st_size if there.exists() else 0
+            timer = threading.Timer(pick.uniform(0.0, 1.0), machine.kill)
+            timer.start()
+            began.clear()
+            try:
+                link.put(source, str(there), tell)
+                break
+            except LinkLost:
+                cuts += 1
+            finally:
+                timer.join()
+                machine.start()
+                while True:
+                    try:
+                        link.reconnect()
+                        break
+                    except LinkLost:
+                        pass
+            assert not began or began[0] >= before
+        assert there.read_bytes() == source.read_bytes()
+    assert cuts > 3
     link.close()
 
 
