@@ -1,12 +1,12 @@
-#include <fcntl.h>
-#include <sys/stat.h>
+#include "args_file.h"
+
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "errors.h"
 #include "files.h"
-#include "options.h"
 
 namespace launcher {
 

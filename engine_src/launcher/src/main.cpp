@@ -7,10 +7,12 @@
 
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "args_file.h"
 #include "attend.h"
 #include "data_limit.h"
 #include "detach.h"

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace launcher {
@@ -44,9 +43,6 @@ struct Options {
     bool no_sha256 = false;
     std::vector<std::string> paths;
 };
-
-// `--args-file FILE` stands for all arguments: they are taken from the file, each ended by a NUL. Throws UsageError.
-std::vector<std::string> read_args(const std::vector<std::string> & args);
 
 // Throws UsageError. An option that the verb has no use for is refused.
 Options parse_options(const std::vector<std::string> & args);

@@ -1,3 +1,4 @@
+#include "args_file.h"
 #include "check.h"
 #include "errors.h"
 #include "options.h"
