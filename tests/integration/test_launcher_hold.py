@@ -159,9 +159,9 @@ def test_a_holder_outlives_who_started_it_and_hears_a_polite_word(board: Board) 
     pid = json.loads(done.stdout)["pid"]
     board.pids.append(pid)
     assert is_alive(pid)
-    assert {fd.readlink() for fd in Path(f"/proc/{pid}/fd").iterdir()} == {
-        Path("/dev/null"), board.root / "hold.txt", board.device_lock,
-    }  # fmt: skip
+    ours = {Path("/dev/null"), board.root / "hold.txt", board.device_lock}
+    # in a moment: it closes the pipe after the word that it is ready
+    wait_for(lambda: {fd.readlink() for fd in Path(f"/proc/{pid}/fd").iterdir()} == ours, 2)
     os.kill(pid, signal.SIGTERM)
     wait_for(lambda: not is_alive(pid))
     assert board.device_lock.read_text() == ""
