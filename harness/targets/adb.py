@@ -129,9 +129,8 @@ class AdbLink:
             if ended.code == 0:
                 return
             time.sleep(_LOOK_S)  # it may have met one that was just ending
-        raise LinkLost(
-            f"adb's server cannot be reached: {complaint(ended.text) or ended.text.strip()}"
-        )
+        said = complaint(ended.text) or f"it ended with {ended.code}; is it adb's client?"
+        raise LinkLost(f"adb's server cannot be reached by {self._adb}: {said}")
 
     def _look(self) -> Device | Trouble:
         listing = run([self._adb, "devices", "-l"], _SERVER_S, _SERVER_SILENT)
@@ -163,7 +162,8 @@ class AdbLink:
             return None
         if not isinstance(self._look(), Device):
             self._let_go()  # of an attempt that came to nothing adb says "already connected"
-        answer = run([self._adb, "connect", self.serial], self._patience_s, self._silent)
+        late = f"{self.serial} (is it on this network, and awake?) has not answered"
+        answer = run([self._adb, "connect", self.serial], self._patience_s, late)
         trouble = connected(answer.stdout.decode(errors="replace"))
         if trouble is None:
             return None
