@@ -1,0 +1,261 @@
+"""The course of a campaign, from a command line's overrides to its exit code.
+
+It decides the order of things, so that whatever can be refused
+is refused before anything starts: configuration, where to write, texts, the model, the engine,
+and the engine's own opinion of every arm. After the first cell nothing that fails loses a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import rundir
+from harness.campaign.device import ask_device, connect, make_ready
+from harness.campaign.inputs import check_routes, check_texts, model_file, texts
+from harness.campaign.parts import Campaign
+from harness.campaign.sinks import draw_plots, track, track_what_there_is
+from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
+from harness.errors import DeviceError, Interrupted, UsageError
+from harness.judgement import CREATED, stored_plan
+from harness.plan import make_plan
+from harness.schema import Config, check_config
+
+if TYPE_CHECKING:
+    from harness.device.readiness import Readiness
+    from harness.models import ModelFile
+    from harness.records import CellRecord, GivenText, Plan
+    from harness.report.terminal import Terminal
+    from harness.verdicts import CampaignVerdict
+
+
+PLAN_ONLY = "plan only: nothing was run, and the engine was not asked whether it fits"
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Run, or resume, the campaign that the overrides describe; the process's exit code."""
+    from harness.report.terminal import Terminal
+
+    data = compose(overrides)
+    with contextlib.ExitStack() as at_end:
+        view = Terminal()
+        at_end.callback(view.close)
+        prepare = _resume if data["resume"] is not None else _start
+        campaign = prepare(data, overrides, view, at_end)
+        return 0 if campaign is None else _carry_out(campaign, view)
+
+
+# --- before the first cell -----------------------------------------------------------------------
+
+
+def _start(
+    data: dict[str, Any], overrides: Sequence[str], view: Terminal, at_end: contextlib.ExitStack
+) -> Campaign | None:
+    """A new campaign, or None when only its plan was asked for."""
+    from harness.device.opening import cores_of
+    from harness.models import NotMadeError
+
+    config = check(data)
+    runs_dir = Path(config.runs_dir)
+    if not config.plan_only:
+        rundir.check_runs_dir(runs_dir)
+    named = texts(config)
+    check_routes(config)
+    try:
+        model = model_file(config)
+    except NotMadeError as e:  # only where nothing is to be made
+        _show_plan_before_model(config, e.name, named, view)
+        return None
+    target, machine = connect(config, view, at_end)
+    plan = make_plan(config, model.info, cores_of(machine), named)
+    if config.plan_only:
+        _show_plan(plan, model, runs_dir, view)
+        view.say(PLAN_ONLY)
+        return None
+    name = rundir.new_id(config.name)
+    deployed = make_ready(
+        config,
+        target,
+        machine,
+        directory=runs_dir / name,
+        plan=plan,
+        model=model,
+        view=view,
+        at_end=at_end,
+    )
+    campaign = Campaign(
+        directory=runs_dir / name,
+        config=config,
+        data=resolved(data),
+        plan=plan,
+        target=target,
+        deployed=deployed,
+        model=model,
+        overrides=tuple(overrides),
+    )
+    readiness = ask_device(campaign, view)
+    rundir.make_campaign_dir(runs_dir, name)
+    with rundir.disk_errors(campaign.directory):
+        _write_first_files(campaign, readiness)
+    view.say(f"campaign {campaign.directory}")
+    _show_plan(plan, model, runs_dir, view)
+    return campaign
+
+
+def _resume(
+    data: dict[str, Any], overrides: Sequence[str], view: Terminal, at_end: contextlib.ExitStack
+) -> Campaign | None:
+    """A campaign as it was stored. Raises UsageError when the command line asks for another one."""
+    directory = rundir.find_campaign(str(data["resume"]), Path(str(data["runs_dir"])))
+    stored = load_yaml(directory / rundir.CONFIG)
+    if isinstance(stored, Mapping) and "import" in stored:
+        raise UsageError(f"resume={data['resume']}: was imported; there is nothing to run in it")
+    config = check_config(stored)
+    wanted = resolved(data) if data["cells"] else overridden(stored, overrides)
+    changed = rundir.difference(stored, wanted)
+    if changed:
+        raise UsageError(
+            f"resume={data['resume']}: the configuration differs from the campaign's: "
+            f"{'; '.join(changed)}; leave the change out, or start a new campaign"
+        )
+    plan = stored_plan(directory)
+    check_texts(plan)
+    check_routes(config)
+    model = model_file(config)
+    if data["plan_only"]:
+        _show_plan(plan, model, directory.parent, view)
+        return None
+    target, machine = connect(config, view, at_end)
+    deployed = make_ready(
+        config,
+        target,
+        machine,
+        directory=directory,
+        plan=plan,
+        model=model,
+        view=view,
+        at_end=at_end,
+    )
+    campaign = Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
+    ask_device(campaign, view)
+    view.say(f"campaign {directory}, resumed")
+    return campaign
+
+
+def _show_plan(plan: Plan, model: ModelFile, runs_dir: Path, view: Terminal) -> None:
+    from harness.history import expected_seconds
+
+    view.plan(plan, model.name, expected_seconds(runs_dir, plan, model.sha256))
+
+
+def _show_plan_before_model(
+    config: Config, model_name: str, texts: Mapping[str, GivenText], view: Terminal
+) -> None:
+    """A fraction of the experts has no size until the model's file says how large they are."""
+    plan = make_plan(config, None, os.cpu_count() or 1, texts)
+    view.plan(plan, model_name, {})
+    fractions = {name: cell.engine.cache_fraction for name, cell in config.cells.items()}
+    asked = [f"{name} {f:g} of the experts" for name, f in fractions.items() if f is not None]
+    unknown = f"; the cache in MiB is not known until then: {', '.join(asked)}" if asked else ""
+    if config.memory.levels is not None:
+        unknown += "; the levels, shares of its file, are not known in MiB until then"
+    view.say(f"model {model_name}: not made yet, a run makes it first{unknown}")
+    view.say(PLAN_ONLY)
+
+
+def _write_first_files(campaign: Campaign, readiness: Readiness) -> None:
+    from harness.device.environment import describe_environment
+    from harness.journal import write_atomically, write_json
+
+    directory, deployed = campaign.directory, campaign.deployed
+    environment = describe_environment(
+        target=campaign.target,
+        model_path=deployed.model_files[0],
+        model_bytes=campaign.model_bytes,
+        model_sha256=campaign.model.sha256,
+        engine_build_id=deployed.build.build_id,
+        engine_version=deployed.build.version,
+        runs_dir=directory.parent,
+        work_dir=readiness.work_dir,
+        page_bytes=readiness.page_bytes,
+        settings=deployed.settings,
+        preflight=readiness.findings,
+    )
+    write_atomically(directory / rundir.CONFIG, to_yaml(campaign.data).encode())
+    write_json(directory / rundir.ENVIRONMENT, environment)
+    write_json(directory / rundir.PLAN, campaign.plan)  # last: with it it can be resumed
+
+
+# --- from the first cell on ----------------------------------------------------------------------
+
+
+def _carry_out(campaign: Campaign, view: Terminal) -> int:
+    """Measure, judge, record, show. What fails after a cell was measured keeps that cell."""
+    directory = campaign.directory
+    again = f"resume with: {rundir.resume_command(directory)}"
+    try:
+        with rundir.disk_errors(directory):
+            records = _measure(campaign, view)
+            verdict = _judge(campaign, records)
+        view.results(records)
+        view.verdict(verdict)
+        draw_plots(campaign, records, verdict, view)
+        track(campaign, view)
+    except Interrupted as e:
+        track_what_there_is(campaign, view)
+        raise Interrupted(f"{str(e).partition(';')[0]}; what was measured is kept; {again}") from e
+    except KeyboardInterrupt as e:
+        raise Interrupted(f"interrupted; what was measured is kept; {again}") from e
+    except DeviceError as e:
+        track_what_there_is(campaign, view)
+        raise DeviceError(f"{e}; {again}") from e
+    view.say(f"everything measured: {directory}/")
+    return 0 if all(r.is_result for r in records) else 1
+
+
+def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
+    from harness.device.launcher import Sampling
+    from harness.journal import Journal
+    from harness.judgement import Measured
+    from harness.session import ModelFiles, run_session
+    from harness.steering import Steering
+    from harness.stopping import StopFlag
+
+    deployed, stop = campaign.deployed, StopFlag()
+    campaign.target.heed(stop.nap)
+    files = ModelFiles(deployed.model, deployed.model_files, campaign.model.sha256)
+    steering = Steering(
+        Measured.read(campaign.directory),
+        stop_when_decided=bool(campaign.config.design.stop_when_decided),
+        on_pair=view.standings,
+    )
+    with stop.on_signals(), Journal.open(campaign.directory) as journal:
+        if not journal.events:
+            journal.append(CREATED, overrides=campaign.overrides)
+        return run_session(
+            campaign.plan,
+            target=campaign.target,
+            build=deployed.build,
+            model=files,
+            journal=journal,
+            on_event=view.event,
+            sampling=Sampling(probe_s=campaign.config.schedule.probe_s),
+            evict_page_cache=campaign.config.schedule.drop_page_cache,
+            wants=steering.wants,
+            inputs=deployed.inputs,
+            gate=campaign.config.schedule.gate,
+            limits=campaign.config.session,
+            stop=stop,
+        )
+
+
+def _judge(campaign: Campaign, records: Sequence[CellRecord]) -> CampaignVerdict:
+    from harness.journal import write_json
+    from harness.judgement import Measured, judge
+
+    verdict = judge(Measured.read(campaign.directory), records)
+    write_json(campaign.directory / rundir.VERDICT, verdict)
+    return verdict

@@ -1,0 +1,103 @@
+"""What a campaign runs on: connected, taken, filled, asked. Goes through the target."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import rundir
+from harness.campaign.inputs import engine_for
+from harness.campaign.parts import Campaign
+from harness.schema import Config
+from harness.target_config import check_target
+
+if TYPE_CHECKING:
+    from harness.device.deploy import Deployed
+    from harness.device.opening import Machine
+    from harness.device.readiness import Readiness
+    from harness.models import ModelFile
+    from harness.records import Plan
+    from harness.report.terminal import Terminal
+    from harness.targets.target import Target
+
+
+def connect(
+    config: Config, view: Terminal, at_end: contextlib.ExitStack
+) -> tuple[Target, Machine | None]:
+    """The device, let go at the end whatever happens; and the machine that it is."""
+    from harness.device.opening import machine_of, open_target
+    from harness.models.cli import ProgressLine
+    from harness.models.resolve import ModelProgress
+
+    progress = ProgressLine()
+
+    def say(line: str) -> None:
+        progress.close()
+        view.say(line, "yellow")
+
+    target = open_target(
+        check_target(config.target),
+        say=say,
+        on_transfer=lambda name, done, total: progress(
+            ModelProgress(f"sending {name}", done, total)
+        ),
+    )
+    at_end.callback(progress.close)
+    at_end.callback(target.close)
+    return target, machine_of(target)
+
+
+def make_ready(
+    config: Config,
+    target: Target,
+    machine: Machine | None,
+    *,
+    directory: Path,
+    plan: Plan,
+    model: ModelFile,
+    view: Terminal,
+    at_end: contextlib.ExitStack,
+) -> Deployed:
+    """Build, take the device for the campaign, put there what it runs, and switch its settings."""
+    from harness.device.claim import claim, owner_of
+    from harness.device.deploy import deploy, deploy_launcher
+    from harness.device.phone import Phone
+
+    build = deploy_launcher(target, engine_for(config, target, machine))
+    claim(target, owner_of(directory), wait_s=config.session.wait_for_device_s, say=view.say)
+    phone = Phone(check_target(config.target), target, lambda line: view.say(line, "yellow"))
+    at_end.callback(phone.put_back)
+    settings = phone.prepare()
+    return deploy(
+        target,
+        build,
+        model=model.path,
+        model_files=model.info.shards,
+        arms=plan.arms.values(),
+        cache_dir=config.engine.cache_dir,
+        settings=settings,
+    )
+
+
+def ask_device(campaign: Campaign, view: Terminal) -> Readiness:
+    """Let engine, launcher and device refuse now rather than after half a campaign."""
+    from harness.analysis.device_state import states_in_order
+    from harness.device.readiness import check_device
+    from harness.device.suitability import in_words
+    from harness.journal import load_records
+
+    with rundir.disk_errors(campaign.directory):
+        done = load_records(campaign.directory) if campaign.directory.exists() else []
+    readiness = check_device(
+        campaign.target,
+        campaign.deployed,
+        campaign.plan,
+        campaign.config,
+        campaign_dir=campaign.directory,
+        model_bytes=campaign.model_bytes,
+        seen=[state for _, state in states_in_order(done)],
+    )
+    for finding in readiness.warnings:
+        view.say(f"warning: {in_words(finding)}", "yellow")
+    return readiness
