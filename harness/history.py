@@ -10,27 +10,32 @@ from harness import rundir
 from harness.errors import HarnessError
 from harness.journal import load_records
 from harness.jsonable import from_json, to_json
-from harness.records import Arm, Plan
+from harness.records import Arm, Plan, TargetId
 
 # newest first; older ones were measured on another state of the device
 CAMPAIGNS = 20
 
 
-def expected_seconds(runs_dir: Path, plan: Plan, model_sha256: str | None) -> dict[str, float]:
+def expected_seconds(
+    runs_dir: Path, plan: Plan, model_sha256: str | None, target: TargetId | None
+) -> dict[str, float]:
     """Median seconds of a cell by arm, for arms that ran before with the same settings and model.
 
-    From the newest campaign that has the arm; what cannot be read is passed over.
+    On `target`, or where None on whichever. From the newest campaign that has the arm; what cannot
+    be read is passed over.
     """
     known: dict[str, float] = {}
     for path in sorted(runs_dir.glob(f"*/{rundir.PLAN}"), reverse=True)[:CAMPAIGNS]:
         missing = {name: arm for name, arm in plan.arms.items() if name not in known}
         if not missing:
             break
-        known |= _durations(path.parent, missing, model_sha256)
+        known |= _durations(path.parent, missing, model_sha256, target)
     return known
 
 
-def _durations(campaign: Path, arms: dict[str, Arm], model_sha256: str | None) -> dict[str, float]:
+def _durations(
+    campaign: Path, arms: dict[str, Arm], model_sha256: str | None, target: TargetId | None
+) -> dict[str, float]:
     try:
         environment = json.loads((campaign / rundir.ENVIRONMENT).read_bytes())
         earlier = from_json(Plan, json.loads((campaign / rundir.PLAN).read_bytes()))
@@ -43,6 +48,8 @@ def _durations(campaign: Path, arms: dict[str, Arm], model_sha256: str | None) -
     for record in records:
         began, ended = record.started_unix_s, record.ended_unix_s
         if record.status != "ok" or began is None or ended is None:
+            continue
+        if target is not None and record.target != target:
             continue
         # the name of an arm does not change what it costs
         same = [n for n, arm in arms.items() if _work(arm) == _work(earlier.arms[record.arm])]

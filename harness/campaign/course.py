@@ -27,7 +27,7 @@ from harness.schema import Config, check_config
 if TYPE_CHECKING:
     from harness.device.readiness import Readiness
     from harness.models import ModelFile
-    from harness.records import CellRecord, GivenText, Plan
+    from harness.records import CellRecord, GivenText, Plan, TargetId
     from harness.report.terminal import Terminal
     from harness.verdicts import CampaignVerdict
 
@@ -72,7 +72,7 @@ def _start(
     target, machine = connect(config, view, at_end)
     plan = make_plan(config, model.info, cores_of(machine), named)
     if config.plan_only:
-        _show_plan(plan, model, runs_dir, view)
+        _show_plan(plan, model, runs_dir, target.id, view)
         view.say(PLAN_ONLY)
         return None
     name = rundir.new_id(config.name)
@@ -101,7 +101,7 @@ def _start(
     with rundir.disk_errors(campaign.directory):
         _write_first_files(campaign, readiness)
     view.say(f"campaign {campaign.directory}")
-    _show_plan(plan, model, runs_dir, view)
+    _show_plan(plan, model, runs_dir, target.id, view)
     return campaign
 
 
@@ -126,7 +126,7 @@ def _resume(
     check_routes(config)
     model = model_file(config)
     if data["plan_only"]:
-        _show_plan(plan, model, directory.parent, view)
+        _show_plan(plan, model, directory.parent, None, view)
         return None
     target, machine = connect(config, view, at_end)
     deployed = make_ready(
@@ -145,10 +145,12 @@ def _resume(
     return campaign
 
 
-def _show_plan(plan: Plan, model: ModelFile, runs_dir: Path, view: Terminal) -> None:
+def _show_plan(
+    plan: Plan, model: ModelFile, runs_dir: Path, target: TargetId | None, view: Terminal
+) -> None:
     from harness.history import expected_seconds
 
-    view.plan(plan, model.name, expected_seconds(runs_dir, plan, model.sha256))
+    view.plan(plan, model.name, expected_seconds(runs_dir, plan, model.sha256, target))
 
 
 def _show_plan_before_model(
