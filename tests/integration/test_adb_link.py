@@ -1,127 +1,41 @@
-"""A link over the real adb client, to a made-up device, through all that may happen to it."""
+"""A link over the real adb client, to a made-up device: programs, channels, files."""
 
+# ruff: noqa: F811 - fixtures are imported, and are what arguments are named after
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from adb_device import AdbDevice, Settings, why_unavailable
-from adb_device_parts import Adb, free_port, host
+from adb_device import AdbDevice, why_unavailable
+from adb_device_parts import Adb
+from adb_link_fixtures import (  # noqa: F401
+    device,
+    impatient,
+    link,
+    nothing_is_left_running,
+    server,
+    shaky,
+    shared,
+)
+from adb_link_parts import ODD_NAME, TMP, config, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launcher_parts import wait_for
 
 from harness.errors import DeviceError
-from harness.target_config import AdbConfig
-from harness.targets import adb, adb_copy, android
 from harness.targets.adb import AdbLink
 from harness.targets.link import Finished, LinkLost
 
 pytestmark = pytest.mark.skipif(
     why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
 )
-TMP = "/data/local/tmp"
-ODD_NAME = "a b'c\"d\n$(touch hit)`id` é漢;&|*?[x]~#\\\udcff"
-
-
-def config(serial: str | None, client: str = "adb", connect_timeout_s: float = 5.0) -> AdbConfig:
-    return AdbConfig(
-        kind="adb",
-        serial=serial,
-        name=None,
-        adb=client,
-        dir=f"{TMP}/moe-harness",
-        device_lock=None,
-        fixed_performance=True,
-        stay_awake=True,
-        connect_timeout_s=connect_timeout_s,
-        lease_s=20.0,
-        reconnect_s=300.0,
-    )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adb]:
-    """An adb server of ours; links find it by the environment."""
-    home = tmp_path_factory.mktemp("home")
-    with host(home, free_port()) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(server.home))
-        patch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
-        for name in ("ANDROID_SERIAL", "ADB_SERVER_SOCKET", "ADB_TRACE"):
-            patch.delenv(name, raising=False)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def shared(server: Adb) -> Iterator[AdbDevice]:
-    """A device that no test leaves otherwise than it was."""
-    with AdbDevice() as device:
-        yield device
-
-
-@pytest.fixture
-def link(shared: AdbDevice) -> Iterator[AdbLink]:
-    with contextlib.closing(AdbLink(config(shared.serial))) as link:
-        yield link
-
-
-@pytest.fixture
-def device(server: Adb) -> Iterator[AdbDevice]:
-    """One to which things happen."""
-    with AdbDevice(down_s=1.0) as device:
-        yield device
-        server.run("disconnect", device.serial)
-
-
-@pytest.fixture
-def shaky(device: AdbDevice) -> Iterator[AdbLink]:
-    with contextlib.closing(AdbLink(config(device.serial))) as link:
-        yield link
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patience of a fifth of a second, so that tests need not have ours."""
-    monkeypatch.setattr(adb, "QUIET_S", 0.3)
-    monkeypatch.setattr(adb, "PROBE_S", 1.5)
-    monkeypatch.setattr(adb, "AGAIN_S", 0.5)
-    monkeypatch.setattr(adb_copy, "LOOK_S", 0.1)
-    monkeypatch.setattr(adb_copy, "QUIET_S", 0.3)
-    monkeypatch.setattr(adb_copy, "STALLED_S", 2.0)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_running() -> Iterator[None]:
-    def clients() -> list[str]:
-        children = psutil.Process().children(recursive=True)
-        return [" ".join(c.cmdline()) for c in children if "-s" in c.cmdline()]
-
-    yield
-    assert clients() == []
-    assert not [c for c in psutil.Process().children() if c.status() == psutil.STATUS_ZOMBIE]
-
-
-def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    return timer
-
-
-def kill_server(server: Adb) -> None:
-    """As a crash would, not by its own command."""
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if f"tcp:{server.port}" in words and "fork-server" in words:
-            process.kill()
 
 
 # --- programs ------------------------------------------------------------------------------------
@@ -212,7 +126,8 @@ def test_nothing_goes_on_when_we_are_killed(
     with (tmp_path / "f").open("wb") as file:
         file.truncate(20_000_000_000)  # takes longer than the test, and no room here
     program = (
-        "import sys, time; from pathlib import Path; from test_adb_link import *\n"
+        "import sys, time; from pathlib import Path; from adb_link_parts import *; "
+        "from harness.targets.adb import AdbLink\n"
         "serial, what, file = sys.argv[1:]\n"
         "link = AdbLink(config(serial)); print('ready', flush=True)\n"
         "if what == 'call': link.call(['sh', '-c', 'sleep 1001; true'], timeout_s=999)\n"
@@ -262,17 +177,6 @@ def test_input_that_nobody_reads_is_no_harm(link: AdbLink) -> None:
 
 
 # --- channels ------------------------------------------------------------------------------------
-
-
-def taken(channel: object, count: int) -> list[bytes]:
-    found: list[bytes] = []
-
-    def enough() -> bool:
-        found.extend(channel.lines())  # type: ignore[attr-defined]
-        return len(found) >= count
-
-    wait_for(enough, 10)
-    return found
 
 
 def test_lines_go_there_and_back(link: AdbLink, shared: AdbDevice) -> None:
@@ -435,304 +339,6 @@ def test_storage_behind_fuse_is_refused(link: AdbLink, tmp_path: Path) -> None:
             DeviceError, match=r"it is FUSE, .*use a directory below /data/local/tmp"
         ):
             link.put(tmp_path / "f", there)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["reset", "close_stream", "silent"])
-def test_a_copy_to_the_device_that_breaks_off_is_a_lost_link(
-    device: AdbDevice, shaky: AdbLink, tmp_path: Path, how: str
-) -> None:
-    source = tmp_path / "f"
-    source.write_bytes(os.urandom(40_000_000))
-    device.cut_sync("send", 5_000_000, how)  # type: ignore[arg-type]
-    began = time.monotonic()
-    with pytest.raises(LinkLost):
-        shaky.put(source, f"{TMP}/f")
-    assert time.monotonic() - began < 8
-    wait_for(lambda: reconnects(shaky), 10)
-    shaky.put(source, f"{TMP}/f")
-    shaky.get(f"{TMP}/f", tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == source.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["reset", "close_stream", "silent", "short"])
-def test_a_copy_from_the_device_that_breaks_off_is_a_lost_link(
-    device: AdbDevice, shaky: AdbLink, tmp_path: Path, how: str
-) -> None:
-    source, back = tmp_path / "f", tmp_path / "back"
-    source.write_bytes(os.urandom(40_000_000))
-    shaky.put(source, f"{TMP}/f")
-    device.cut_sync("recv", 5_000_000, how)  # type: ignore[arg-type]
-    began = time.monotonic()
-    with pytest.raises(LinkLost):
-        shaky.get(f"{TMP}/f", back)
-    assert time.monotonic() - began < 8
-    assert list(tmp_path.iterdir()) == [source]
-    wait_for(lambda: reconnects(shaky), 10)
-    shaky.get(f"{TMP}/f", back)
-    assert back.read_bytes() == source.read_bytes()
-
-
-def reconnects(link: AdbLink) -> bool:
-    try:
-        link.reconnect()
-    except LinkLost:
-        return False
-    return True
-
-
-# --- what may happen to a link -------------------------------------------------------------------
-
-
-def test_a_server_that_dies_is_started_again(
-    server: Adb, device: AdbDevice, shaky: AdbLink
-) -> None:
-    channel = shaky.open(["cat"])
-    timer = later(0.5, lambda: kill_server(server))
-    began = time.monotonic()
-    with pytest.raises(LinkLost):
-        shaky.call(["sh", "-c", "sleep 30"], timeout_s=60)
-    assert time.monotonic() - began < 5
-    timer.join()
-    with pytest.raises(LinkLost):
-        wait_for(channel.lines, 3)
-    shaky.reconnect()
-    assert shaky.call(["echo", "well"], timeout_s=9) == Finished(0, b"well\n", b"")
-    assert reconnects(shaky)  # and nothing needs it
-
-
-def test_a_call_that_has_to_start_the_server_knows_nothing_of_the_device(
-    server: Adb, device: AdbDevice, shaky: AdbLink, tmp_path: Path
-) -> None:
-    for action in (
-        lambda: shaky.call(["true"], timeout_s=9),
-        lambda: shaky.get(f"{TMP}/f", tmp_path / "f"),
-        lambda: shaky.put(Path("/etc/hostname"), f"{TMP}/f"),
-    ):
-        kill_server(server)
-        # servers of newer clients take a second or two to start, and we are impatient here
-        with pytest.raises(LinkLost, match=r"device '.*' not found|has not answered") as caught:
-            action()
-        assert "daemon" not in str(caught.value)
-    shaky.reconnect()
-
-
-def test_the_clients_news_are_not_the_programs_words(server: Adb, device: AdbDevice) -> None:
-    kill_server(server)
-    with contextlib.closing(AdbLink(config(device.serial))) as link:
-        assert link.call(["sh", "-c", "echo a; echo b >&2"], timeout_s=9) == Finished(
-            0, b"a\n", b"b\n"
-        )
-
-
-def test_a_server_that_stands_still_is_a_lost_link(
-    server: Adb, device: AdbDevice, shaky: AdbLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adb, "_SERVER_S", 1.0)
-    (process,) = [
-        p for p in psutil.process_iter(["cmdline"])
-        if f"tcp:{server.port}" in (p.info["cmdline"] or []) and "fork-server" in p.info["cmdline"]
-    ]  # fmt: skip
-    process.suspend()
-    try:
-        with pytest.raises(LinkLost):
-            shaky.call(["true"], timeout_s=30)
-        with pytest.raises(LinkLost, match=r"adb's server has not answered for 1 s"):
-            shaky.reconnect()
-    finally:
-        process.resume()
-    shaky.reconnect()
-
-
-def test_a_restart_is_survived(device: AdbDevice, shaky: AdbLink) -> None:
-    channel = shaky.open(["cat"])
-    timer = later(0.5, device.reboot)
-    with pytest.raises(LinkLost):
-        shaky.call(["sleep", "30"], timeout_s=60)
-    timer.join()
-    with pytest.raises(LinkLost):
-        wait_for(channel.lines, 5)
-    wait_for(lambda: reconnects(shaky), 20)
-    assert shaky.call(["echo", "well"], timeout_s=9).stdout == b"well\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("everything", [False, True])
-def test_a_frozen_device_is_a_lost_link(
-    device: AdbDevice, shaky: AdbLink, tmp_path: Path, everything: bool
-) -> None:
-    source = tmp_path / "f"
-    source.write_bytes(os.urandom(20_000_000))
-    shaky.put(source, f"{TMP}/f")
-    actions: list[Callable[[], object]] = [
-        lambda: shaky.call(["sleep", "60"], timeout_s=60),
-        lambda: shaky.put(source, f"{TMP}/g"),
-        lambda: shaky.get(f"{TMP}/f", tmp_path / "back"),
-    ]
-    with device.frozen(everything):
-        for action in actions:
-            began = time.monotonic()
-            with pytest.raises(LinkLost, match=rf"^{device.serial} has not answered for 1.5 s$"):
-                action()
-            assert time.monotonic() - began < 8
-        with pytest.raises(LinkLost):
-            shaky.reconnect()
-    wait_for(lambda: reconnects(shaky), 20)
-    shaky.get(f"{TMP}/f", tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == source.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", ["put", "get"])
-def test_a_device_that_freezes_during_a_copy_is_a_lost_link(
-    device: AdbDevice, shaky: AdbLink, tmp_path: Path, direction: str
-) -> None:
-    source = tmp_path / "f"
-    source.write_bytes(os.urandom(3_000_000))
-    shaky.put(source, f"{TMP}/f")
-    device.change(delay_s=0.1)  # a slow cable: the copy takes seconds
-    later(1.0, device.freeze)
-    source.write_bytes(os.urandom(60_000_000))
-    try:
-        with pytest.raises(LinkLost):
-            if direction == "put":
-                shaky.put(source, f"{TMP}/f")
-            else:
-                for _ in range(40):
-                    shaky.get(f"{TMP}/f", tmp_path / "back")
-    finally:
-        device.thaw()
-
-
-@pytest.mark.slow
-def test_a_device_that_goes_offline_comes_back(device: AdbDevice, shaky: AdbLink) -> None:
-    device.go_offline()
-    with pytest.raises(LinkLost):
-        shaky.call(["true"], timeout_s=9)
-    with pytest.raises(LinkLost):
-        shaky.reconnect()
-    device.come_back()
-    wait_for(lambda: reconnects(shaky), 20)
-    assert shaky.call(["echo", "well"], timeout_s=9).stdout == b"well\n"
-
-
-@pytest.mark.slow
-def test_a_device_that_forgets_our_key_says_what_to_do(device: AdbDevice, shaky: AdbLink) -> None:
-    device.unauthorize()
-    with pytest.raises(LinkLost):
-        shaky.call(["true"], timeout_s=9)
-    with pytest.raises(LinkLost, match=r"has not accepted this computer's key: unlock"):
-        shaky.reconnect()  # that may end: it was authorized before
-    with pytest.raises(DeviceError, match="has not accepted") as caught:
-        AdbLink(config(device.serial))
-    assert not isinstance(caught.value, LinkLost)
-    device.authorize()
-    wait_for(lambda: reconnects(shaky), 20)
-    assert shaky.call(["echo", "well"], timeout_s=9).stdout == b"well\n"
-
-
-# --- which device --------------------------------------------------------------------------------
-
-
-def test_the_only_device_needs_no_name_and_two_do(tmp_path: Path) -> None:
-    with host(tmp_path, free_port()) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
-        with pytest.raises(LinkLost, match="adb sees no device: connect one by USB"):
-            AdbLink(config(None, connect_timeout_s=0.5))
-        with AdbDevice() as one, AdbDevice(Settings(model="Pixel_U")) as two:
-            server.connect(one.serial)
-            with contextlib.closing(AdbLink(config(None))) as link:
-                assert link.serial == one.serial
-            server.connect(two.serial)
-            with pytest.raises(DeviceError, match=r"2 devices are connected.*target\.serial=") as e:
-                AdbLink(config(None))
-            assert f"{one.serial} (Pixel T)" in str(e.value)
-            assert f"{two.serial} (Pixel U)" in str(e.value)
-            patch.setenv("ANDROID_SERIAL", two.serial)
-            with contextlib.closing(AdbLink(config(None))) as link:
-                assert link.serial == two.serial
-            patch.setenv("ANDROID_SERIAL", "R58M999")
-            with pytest.raises(LinkLost, match=r"no device R58M999.*ANDROID_SERIAL"):
-                AdbLink(config(None, connect_timeout_s=0.5))
-            patch.delenv("ANDROID_SERIAL")
-            with pytest.raises(LinkLost, match=r"no device R58M123; connected: ") as e:
-                AdbLink(config("R58M123", connect_timeout_s=0.5))
-            assert two.serial in str(e.value)
-
-
-def test_an_address_where_nothing_listens_is_said(server: Adb) -> None:
-    serial = f"127.0.0.1:{free_port()}"
-    with pytest.raises(LinkLost, match=rf"{serial}: cannot connect: Connection refused; nothing"):
-        AdbLink(config(serial))
-    with pytest.raises(LinkLost, match=r"nohost\.invalid:5555: cannot connect: .*name right"):
-        AdbLink(config("nohost.invalid:5555"))
-
-
-def test_an_old_device_is_refused_with_the_reason(server: Adb) -> None:
-    features = tuple(f for f in Settings().features if f != "shell_v2")
-    with AdbDevice(Settings(features=features)) as old:
-        with pytest.raises(DeviceError, match=r"too old: .*exit codes .*shell_v2") as caught:
-            AdbLink(config(old.serial))
-        assert not isinstance(caught.value, LinkLost)
-        server.run("disconnect", old.serial)
-
-
-def test_no_client_is_said_with_where_to_get_it() -> None:
-    with pytest.raises(DeviceError, match=r"no program '/no/adb' here; install it"):
-        AdbLink(config(None, client="/no/adb"))
-
-
-def test_a_server_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that says version 40 and does not let itself be ended."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(listener.getsockname()[1]))
-        monkeypatch.setattr(adb, "_SERVER_S", 5.0)
-
-        def answer() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    peer, _ = listener.accept()
-                    with peer:
-                        size = int(peer.recv(4), 16)
-                        asked = peer.recv(size)
-                        peer.sendall(
-                            b"OKAY0004" + b"0028" if asked == b"host:version" else b"FAIL0000"
-                        )
-
-        threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(LinkLost, match=r"two versions of adb .*40.*41.*target\.adb=PATH"):
-            AdbLink(config(None))
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-# --- settings ------------------------------------------------------------------------------------
-
-
-def test_a_phones_settings_over_the_link(device: AdbDevice, shaky: AdbLink) -> None:
-    shaky.call(["mkdir", "-p", f"{TMP}/moe-harness"], timeout_s=9)
-    restore = android.prepare(
-        shaky.call, f"{TMP}/moe-harness", fixed_performance=True, stay_awake=True
-    )
-    fixed, awake = restore.settings
-    assert (fixed.setting, fixed.took) == ("fixed_performance", None)
-    assert (awake.before, awake.now, awake.took) == ("null", "7", True)
-    key = ["settings", "get", "global", "stay_on_while_plugged_in"]
-    assert shaky.call(key, timeout_s=9).stdout == b"7\n"
-    with contextlib.closing(AdbLink(config(device.serial))) as later_one:
-        back = android.put_back(later_one.call, f"{TMP}/moe-harness")
-    assert [o.took for o in back] == [None, True]
-    assert shaky.call(key, timeout_s=9).stdout == b"null\n"
-
-
-def test_battery_and_heat_over_the_link(device: AdbDevice, shaky: AdbLink) -> None:
-    battery = android.read_battery(shaky.call)
-    assert battery is not None
-    assert (battery.level_pct, battery.temp_c, battery.plugged) == (81.0, 29.5, ())
-    thermal = android.read_thermal(shaky.call)
-    assert thermal is not None
-    assert thermal.status == 0
-    assert ("cpu-0-0", "cpu", 38.2) in [(t.name, t.kind, t.temp_c) for t in thermal.temperatures]
 
 
 def test_a_signal_to_us_does_not_reach_the_client(link: AdbLink) -> None:
