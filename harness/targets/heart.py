@@ -22,11 +22,16 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Pulse:
-    """The device's last answer. `tails`: in the order in which they were asked for."""
+    """The device's last answer. `tails`: in the order in which they were asked for.
+
+    `beat_error`: why our sign of life could not be noted there, so that the lease goes on from an
+    earlier one.
+    """
 
     running: bool
     boot_id: str
     tails: tuple[bytes, ...]
+    beat_error: str | None = None
 
 
 class Heart:
@@ -94,6 +99,8 @@ def _pulse(line: bytes) -> Pulse:
     try:
         data = json.loads(line)
         tails = tuple(os.fsencode(tail) for tail in data["tails"])
-        return Pulse(bool(data["running"]), str(data["boot_id"]), tails)
+        error = data.get("beat_error")
+        beat_error = None if error is None else str(error)
+        return Pulse(bool(data["running"]), str(data["boot_id"]), tails, beat_error)
     except (ValueError, KeyError, TypeError) as e:
         raise LinkLost(f"the launcher's answer is not understood ({e}): {line[:80]!r}") from e

@@ -82,6 +82,7 @@ class RemoteTarget:
         self._heart: Heart | None = None
         self._tails: dict[PurePath, int] = {}
         self._interruptions = 0
+        self._told_of_beats = False
         self._given_up: HarnessError | None = None
         home = self.call(["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && pwd -P', "sh", directory])
         if home.code != 0 or not home.stdout.endswith(b"\n"):
@@ -201,7 +202,14 @@ class RemoteTarget:
                 raise LinkLost("the device is not attended")
             return self._heart.pulse
 
-        return self.steadily(ask)
+        pulse = self.steadily(ask)
+        if pulse.beat_error is not None and not self._told_of_beats:
+            self._told_of_beats = True
+            self.say(
+                f"{self.id.name}: our sign of life cannot be noted there ({pulse.beat_error}); the "
+                f"device will end the cell {self._lease_s:g} s after the last one that could"
+            )
+        return pulse
 
     # --- when the link breaks ---
 
