@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shlex
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -181,7 +182,8 @@ def _load(path: Path, tried: _Tried, *, needed: bool) -> paramiko.PKey | None:
         tried.notes.append(f"{path} cannot be read ({e.strerror})")
     except Exception as e:  # cryptography's and paramiko's own, by version
         if _has_passphrase(path, e):
-            tried.notes.append(f"{path} has a passphrase: add it to the agent: ssh-add {path}")
+            add = f"ssh-add {shlex.quote(str(path))}"
+            tried.notes.append(f"{path} has a passphrase: add it to the agent: {add}")
         else:
             tried.notes.append(
                 f"{path} is no private key of OpenSSH (or PEM) that can be used here"

@@ -134,11 +134,11 @@ def test_key_files_of_other_formats(sshd: Sshd, home: Path, authorized: Path, fo
 
 
 def test_a_key_with_a_passphrase(sshd: Sshd, agent: Path, home: Path, authorized: Path) -> None:
-    key = home / "locked"
+    key = home / "my locked key"
     make_key(key, "ed25519", "secret words")
     authorized.write_bytes(Path(f"{key}.pub").read_bytes())
     text = refusal(plain(sshd, key_file=str(key)))
-    assert f"{key} has a passphrase: add it to the agent: ssh-add {key}" in text
+    assert f"{key} has a passphrase: add it to the agent: ssh-add '{key}'" in text
     assert "secret" not in text
     add_key(key, "secret words")
     says(plain(sshd, key_file=str(key)))
