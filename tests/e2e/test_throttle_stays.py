@@ -1,0 +1,143 @@
+"""A phone that throttles in the middle of a campaign and stays so: the cells after it are as bad,
+unless they wait. (test_throttle.py: one that throttles during one cell.)"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adb_campaigns import SHORT, Phone, phone
+from adb_device import why_unavailable
+from quota_parts import CpuQuota, QuotaUnavailableError, cpu_quota
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
+    ),
+]
+HOT_C, COOL_C = 84.0, 39.1
+CAPPED_KHZ, FULL_KHZ = 1_200_000, 2_841_600  # of the fast cores
+# the third cell is spec2, the fourth the sentinel
+MATCHED_PAIR = (*SHORT, "session.cpu_temp_rise_c=20", "cell.n_predict=768")
+
+
+@dataclass
+class Hot:
+    """A phone and the quota that slows it down."""
+
+    phone: Phone
+    quota: CpuQuota
+
+    def throttle(self) -> None:
+        """The fast cores' cap falls, the CPU is hot, and everything there is slow."""
+        device = self.phone.device
+        device.set_temperature("thermal_zone2", HOT_C)
+        device.set_cap("policy4", CAPPED_KHZ)
+        device.set_thermal_status(3)
+        self.quota.hold(0.35)
+
+    def cool(self) -> None:
+        device = self.phone.device
+        device.set_temperature("thermal_zone2", COOL_C)
+        device.set_cap("policy4", FULL_KHZ)
+        device.set_thermal_status(0)
+        self.quota.lift()
+
+
+@pytest.fixture
+def hot(tmp_path: Path) -> Iterator[Hot]:
+    try:
+        with cpu_quota() as quota, phone(tmp_path) as there:
+            there.device.enter_cgroup(quota.entrance)
+            try:
+                yield Hot(there, quota)
+            finally:
+                there.device.leave_cgroup(quota.entrance)
+    except QuotaUnavailableError as e:
+        pytest.skip(str(e))
+
+
+def tok_s(record: dict[str, Any]) -> float:
+    return float(record["metrics"]["tok_s"])
+
+
+def test_what_runs_on_a_phone_that_stays_throttled_is_not_read(hot: Hot) -> None:
+    campaign = hot.phone.start(*MATCHED_PAIR)
+    campaign.until_in_cell(2, tokens=200)
+    hot.throttle()
+    began = time.monotonic()
+    campaign.until_said("cell 3 of 4 spec2: frequency cap of policy4 fell from 2.84 to 1.20 GHz")
+    assert time.monotonic() - began < 10.0
+    # while the cell is running
+    assert [e["index"] for e in campaign.of("cell_finished")] == [0, 1]
+    campaign.ended_well()
+    baseline, retention, spec2, sentinel = campaign.records
+
+    found = {e["what"]: e for e in spec2["excursions"]}
+    assert set(found) == {"cap_drop", "cpu_temp_rise"}
+    cap, heat = found["cap_drop"], found["cpu_temp_rise"]
+    assert (cap["sensor"], cap["start"], cap["value"]) == ("policy4", FULL_KHZ, CAPPED_KHZ)
+    assert (heat["value"], heat["start"]) == (HOT_C, COOL_C)
+    assert heat["sensor"].startswith("thermal_zone2")
+    assert baseline["excursions"] == retention["excursions"] == []
+    # it entered the last cell as it left the third, so nothing moved in there
+    assert sentinel["excursions"] == []
+    assert tok_s(sentinel) < 0.8 * tok_s(baseline)
+
+    verdict = campaign.verdict
+    assert verdict["drift"]["verdict"] == "throttled"
+    assert any("the cap of policy4 fell" in r for r in verdict["drift"]["reasons"])
+    assert "drift: throttled: the device lowered a frequency cap" in campaign.out
+    outcomes = {v["candidate"]: v["outcome"] for v in verdict["verdicts"]}
+    assert outcomes["spec2"] == "unreadable"
+    assert not set(outcomes.values()) & {"win", "loss"}  # retention ran while all was well
+    cells = {c["cell"]: c for c in verdict["cells"]}
+    assert cells["spec2"]["status"] == cells["sentinel"]["status"] == "contaminated"
+    moved = "the cap of policy4 moved inside spec2, 2.84 GHz to 1.20 GHz"
+    assert any(moved in said for said in cells["spec2"]["reasons"] + cells["spec2"]["notes"])
+    entered = "the cap of policy4 at entry is 1.20 GHz, 2.84 GHz for spec2"
+    assert any(entered in reason for reason in cells["sentinel"]["reasons"])
+    hot.cool()
+    hot.phone.is_as_before()
+
+
+def test_a_cell_that_throttles_is_run_again_once_the_phone_has_cooled(hot: Hot) -> None:
+    campaign = hot.phone.start(
+        *MATCHED_PAIR,
+        "session.on_throttle=repeat",
+        "schedule.gate.cap_min_pct=95",
+        "schedule.gate.cpu_temp_max_c=60",
+        "schedule.gate.wait_max_s=120",
+    )
+    campaign.until_in_cell(2, tokens=100)
+    hot.throttle()
+    began = time.monotonic()
+    (lost,) = campaign.until("it is ended", lambda: campaign.of("cell_repeated"))
+    assert time.monotonic() - began < 15.0
+    assert lost["index"] == 2
+    assert re.search(
+        r"throttled: (frequency cap of policy4|rise of the CPU temperature)", lost["reason"]
+    )
+    campaign.until_said("waiting at most", 30)
+    time.sleep(3.0)
+    assert len(campaign.of("cell_started")) == 3, "the gate is shut"
+    hot.cool()
+    campaign.ended_well()
+    assert [e["index"] for e in campaign.of("cell_started")] == [0, 1, 2, 2, 3]
+    assert [r["excursions"] for r in campaign.records] == [[], [], [], []]
+    gates = {g["what"]: g for g in campaign.records[2]["wait"]["gates"]}
+    assert {g["outcome"] for g in gates.values()} == {"met"}
+    assert gates["cap_pct"]["waited_s"] > 2.0
+    assert gates["cpu_temp_c"]["waited_s"] > 2.0
+    assert campaign.records[2]["wait"]["seconds"] > 2.0
+    assert campaign.verdict["drift"]["verdict"] != "throttled"
+    aborted = list(campaign.directory.glob("cells/02-spec2.aborted-*"))
+    assert len(aborted) == 1
+    hot.phone.is_as_before()
