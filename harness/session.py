@@ -7,6 +7,7 @@ why the cells are in this order nor what will be concluded from them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import time
@@ -16,6 +17,7 @@ from pathlib import Path, PurePath
 
 from harness.build.types import EngineBuild
 from harness.collect import collect_cell
+from harness.device.android_state import filled, is_phone
 from harness.device.gates import await_gates, missed, outcome_in_words
 from harness.device.launcher import (
     EXIT_RESULT_NOT_WRITTEN,
@@ -278,6 +280,7 @@ class _Session:
         self.target.clear(work_dir)
         self._prepare(cell, arm, prompt, work_dir)
         argv = self._engine_argv(arm, work_dir)
+        entry = self._seen_by_services()
         wait = Wait(self.clock() - began, reason, gates)
         try:
             code = self._launching.run(cell, arm, argv, work_dir, last=last)
@@ -286,6 +289,7 @@ class _Session:
             self.target.get(work_dir, cell_dir)
             raise
         self.last_end = self.clock()
+        leaving = self._seen_by_services()
         self.target.get(work_dir, cell_dir)
         self._check_host_was_heard(cell_dir)
         if code == EXIT_RESULT_NOT_WRITTEN:
@@ -301,6 +305,9 @@ class _Session:
             wait=wait,
             limits=self.limits,
         )
+        record = dataclasses.replace(
+            record, entry=filled(record.entry, entry), exit=filled(record.exit, leaving)
+        )
         # what came after the last look
         self._launching.heed(cell, record.excursions or (), last=last)
         if record.status != "ok":
@@ -311,6 +318,12 @@ class _Session:
         self.on_event(CellFinished(cell, len(self.plan.cells), record))
         self.target.clear(work_dir)  # not before: a full disk has to show as one until then
         return record
+
+    def _seen_by_services(self) -> DeviceState | None:
+        """What a phone tells through its services alone; None of others."""
+        if not is_phone(self.target):
+            return None
+        return read_state(self.target, self.build.launcher)
 
     def _pause(self, cell: PlannedCell, began: float, resumed: bool) -> str:
         """Wait until the spacing since `began` is over; the reason of the pause in words."""

@@ -51,6 +51,17 @@ def completed(state: DeviceState, target: Target) -> DeviceState:
     return state
 
 
+def filled(state: DeviceState | None, other: DeviceState | None) -> DeviceState | None:
+    """The launcher's state of a cell with what only `other`, of about the same moment, shows."""
+    if state is None or other is None:
+        return state
+    heat = [t for t in other.thermal if t.zone == SERVICE]
+    battery = state.battery
+    if battery is None or battery.capacity_pct is None:
+        battery = other.battery or battery
+    return dataclasses.replace(state, thermal=(*state.thermal, *heat), battery=battery)
+
+
 def throttling_in_words(target: Target) -> str | None:
     """What Android says of its own throttling, from *moderate* on; None where it says nothing."""
     thermal = read_thermal(target.call) if is_phone(target) else None

@@ -9,7 +9,7 @@ import pytest
 from test_adb_dumpsys import BATTERY, THERMAL
 
 from harness.analysis.cpu_zones import hottest_cpu
-from harness.device.android_state import completed, throttling_in_words
+from harness.device.android_state import completed, filled, throttling_in_words
 from harness.records import BatteryState, DeviceState, TargetId, ThermalState
 from harness.targets.link import Finished
 from harness.targets.target import Target
@@ -74,3 +74,22 @@ def test_android_says_itself_that_it_throttles(status: int, words: str | None) -
     assert throttling_in_words(Phone(thermalservice=text).as_target()) == words
     overridden = text.replace("IsStatusOverride: false", "IsStatusOverride: true")
     assert throttling_in_words(Phone(thermalservice=overridden).as_target()) is None
+
+
+def test_a_cells_states_get_what_only_the_services_show() -> None:
+    measured = DeviceState(load_1m=2.0, battery=BatteryState(temp_c=30.0))
+    seen = completed(DeviceState(load_1m=1.0), Phone().as_target())
+    state = filled(measured, seen)
+    assert state is not None
+    assert state.load_1m == 2.0
+    assert hottest_cpu(state).temp_c == 61.0
+    assert state.battery == BatteryState(28.7, 87.0, "Charging")
+
+
+def test_a_cells_own_sensors_are_left_alone() -> None:
+    zone = ThermalState("thermal_zone0", "cpu-0-0", 40.0)
+    measured = DeviceState(thermal=(zone,), battery=BatteryState(capacity_pct=50.0))
+    other = DeviceState(thermal=(ThermalState("thermal_zone0", "cpu-0-0", 41.0),))
+    assert filled(measured, other) == measured
+    assert filled(measured, None) == measured
+    assert filled(None, other) is None
