@@ -76,7 +76,10 @@ def links_statically(tools: HostTools) -> bool:
         source = Path(folder, "static.cpp")
         source.write_text(STATIC_PROGRAM, encoding="ascii")
         command = [str(tools.cxx), "-static", "-pthread", str(source), "-o", f"{source}.out"]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
         return done.returncode == 0
 
 
