@@ -26,6 +26,12 @@ class Finished:
     stdout: bytes
     stderr: bytes
 
+    @property
+    def last_words(self) -> str:
+        """The last line of its errors, else of its output, else how it ended."""
+        text = (self.stderr.strip() or self.stdout.strip()).decode(errors="replace")
+        return text.splitlines()[-1] if text else f"exit code {self.code}"
+
 
 class Channel(Protocol):
     """A program on the device whose standard input and output are here."""

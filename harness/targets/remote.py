@@ -87,7 +87,7 @@ class RemoteTarget:
         home = self.call(["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && pwd -P', "sh", directory])
         if home.code != 0 or not home.stdout.endswith(b"\n"):
             raise DeviceError(
-                f"{name}: {directory} cannot be made there: {_last_line(home)}; "
+                f"{name}: {directory} cannot be made there: {home.last_words}; "
                 "choose another with target.dir=DIR"
             )
         self.home = PurePosixPath(os.fsdecode(home.stdout[:-1]))
@@ -112,7 +112,7 @@ class RemoteTarget:
 
     def _answer(self, name: str, done: Finished, also: tuple[int, ...] = ()) -> dict[str, Any]:
         if done.code != 0 and done.code not in also:
-            raise DeviceError(f"{self.id.name}: {name}: {_last_line(done)}")
+            raise DeviceError(f"{self.id.name}: {name}: {done.last_words}")
         try:
             answer = json.loads(done.stdout)
             if not isinstance(answer, dict):
@@ -346,7 +346,7 @@ class RemoteTarget:
         """Remove a directory with all that is in it."""
         done = self.call(["rm", "-rf", "--", str(directory)])
         if done.code != 0:
-            raise DeviceError(f"{self.id.name}: {directory} is not removed: {_last_line(done)}")
+            raise DeviceError(f"{self.id.name}: {directory} is not removed: {done.last_words}")
 
     def exists(self, path: PurePath) -> bool:
         """Is there something of that name?"""
@@ -355,7 +355,7 @@ class RemoteTarget:
     def _ensure_dir(self, directory: PurePath) -> None:
         done = self.call(["mkdir", "-p", "--", str(directory)])
         if done.code != 0:
-            raise DeviceError(f"{self.id.name}: {directory} cannot be made: {_last_line(done)}")
+            raise DeviceError(f"{self.id.name}: {directory} cannot be made: {done.last_words}")
 
     def free_bytes(self, directory: PurePath) -> int:
         """Space left for files below a directory that exists."""
@@ -364,7 +364,7 @@ class RemoteTarget:
             blocks, size = map(int, done.stdout.split())
         except ValueError:
             raise DeviceError(
-                f"{self.id.name}: the space left in {directory} is not known: {_last_line(done)}"
+                f"{self.id.name}: the space left in {directory} is not known: {done.last_words}"
             ) from None
         return blocks * size
 
@@ -448,8 +448,3 @@ class RemoteTarget:
         )
         if not self.verb("locked", str(self._campaign / CELL_LOCK), retry=False)["locked"]:
             self._link.call(["rm", "-rf", "--", str(self._campaign)], timeout_s=CALL_S)
-
-
-def _last_line(done: Finished) -> str:
-    text = (done.stderr or done.stdout).decode(errors="replace").strip()
-    return text.splitlines()[-1] if text else f"exit code {done.code}"

@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import DeviceError
-from harness.targets.link import Finished
 
 if TYPE_CHECKING:
     from harness.targets.remote import RemoteTarget
@@ -91,7 +90,7 @@ class RemoteFiles:
         argv = ["sh", "-c", RECEIVE, "sh", str(place.parent), str(part), str(place)]
         done = self._target.call([*argv, str(len(content))], timeout_s=SHORT_S, stdin=content)
         if done.code != 0:
-            raise DeviceError(f"{self._target.id.name}: {place}: {_last_line(done)}")
+            raise DeviceError(f"{self._target.id.name}: {place}: {done.last_words}")
 
     def fetch_all(self, source_dir: PurePosixPath, destination_dir: Path) -> None:
         """Copy the files of a directory; those that are here already, whole, are not sent again."""
@@ -174,12 +173,7 @@ class RemoteFiles:
     def _shell(self, *argv: str) -> None:
         done = self._target.call(argv, timeout_s=SHORT_S)
         if done.code != 0:
-            raise DeviceError(f"{self._target.id.name}: {argv[0]} {argv[-1]}: {_last_line(done)}")
-
-
-def _last_line(done: Finished) -> str:
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {done.code}"
+            raise DeviceError(f"{self._target.id.name}: {argv[0]} {argv[-1]}: {done.last_words}")
 
 
 def _identity(found: dict[str, Any], sha256: str) -> str:
