@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,11 @@ def wait_for(what: str, is_so: Callable[[], Any], limit_s: float) -> None:
         time.sleep(0.05)
 
 
+def quoted(text: str) -> str:
+    """A value on the command line, whatever is in it: only what stands before quotes is escaped."""
+    return '"' + re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + m[2].replace('"', '\\"'), text) + '"'
+
+
 def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -75,11 +81,13 @@ class Phone:
         where = ("target=adb", f"target.serial={self.device.serial}") if target else ()
         if launcher := os.environ.get("MOE_LAUNCHER"):
             overrides = (*overrides, f"engine.launcher={launcher}")
-        return Campaign(self, [f"runs_dir={self.runs}", *where, *overrides], self._logs)
+        runs = f"runs_dir={quoted(str(self.runs))}"
+        return Campaign(self, [runs, *where, *overrides], self._logs)
 
     def resume(self, campaign: Campaign, *overrides: str) -> Campaign:
         """As the message says to do it."""
-        words = [f"resume={campaign.directory.name}", f"runs_dir={self.runs}", *overrides]
+        runs = f"runs_dir={quoted(str(self.runs))}"
+        words = [f"resume={campaign.directory.name}", runs, *overrides]
         return Campaign(self, words, self._logs)
 
     # what is left

@@ -85,10 +85,12 @@ def ask_device(campaign: Campaign, view: Terminal) -> Readiness:
     from harness.analysis.device_state import states_in_order
     from harness.device.readiness import check_device
     from harness.device.suitability import in_words
-    from harness.journal import load_records
+    from harness.journal import JOURNAL, load_records
 
     with rundir.disk_errors(campaign.directory):
-        done = load_records(campaign.directory) if campaign.directory.exists() else []
+        # one that was killed early has a plan and no journal yet
+        begun = (campaign.directory / JOURNAL).exists()
+        done = load_records(campaign.directory) if begun else []
     readiness = check_device(
         campaign.target,
         campaign.deployed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,9 @@ from harness.targets.link import Call, Finished
 RECORD = "settings-before.json"
 # Android's services answer in a second or two; a phone that has just started takes longer.
 _TIMEOUT_S = 30.0
+# From adb's answer to that of all services; a phone with many apps, and one that was updated.
+_BOOT_S = 120.0
+_BOOT_LOOK_S = 1.0
 # The power HAL acts after the command has returned.
 _SETTLE_S = 2.0
 _LOOK_S = 0.2
@@ -170,6 +173,19 @@ def put_back(call: Call, directory: str) -> tuple[SettingOutcome, ...]:
     if all(o.took is not False for o in outcomes):
         call(["rm", "-f", f"{directory}/{RECORD}"], timeout_s=_TIMEOUT_S)
     return outcomes
+
+
+def await_services(call: Call, nap: Callable[[float], None]) -> None:
+    """On a phone that restarts adb is there long before what answers for its settings.
+
+    Waits through `nap`, and not for ever: a phone may not tell.
+    """
+    deadline = time.monotonic() + _BOOT_S
+    while time.monotonic() < deadline:
+        answer = call(["getprop", "sys.boot_completed"], timeout_s=_TIMEOUT_S)
+        if answer.code != 0 or _text(answer.stdout) == "1":
+            return
+        nap(_BOOT_LOOK_S)
 
 
 def read_battery(call: Call) -> Battery | None:

@@ -261,7 +261,7 @@ class RemoteTarget:
                 if str(e) != told:  # it may be for the user to mend
                     told = str(e)
                     self.say(f"{self.id.name}: not yet: {told}")
-                self._wait(backoff)
+                self.wait(backoff)
                 backoff = min(2 * backoff, MAX_BACKOFF_S)
         again = "restarted, and " if self.boot_id != boot else ""
         self.say(f"{self.id.name}: {again}connected again after {duration(self._clock() - began)}")
@@ -273,13 +273,13 @@ class RemoteTarget:
         attempt = Reconnecting(self._link)
         try:
             while attempt.is_alive():
-                self._wait(RECONNECT_POLL_S)
+                self.wait(RECONNECT_POLL_S)
         except BaseException:
             attempt.abandon()
             raise
         attempt.result()
 
-    def _wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         """Nap; a stop is the end of all attempts, also of those to clean up there."""
         try:
             self._nap(seconds)

@@ -107,7 +107,9 @@ def test_a_phone_that_hears_nothing_ends_the_cell_which_is_run_again(there: Phon
     campaign = there.start(*THREE, "target.lease_s=4", "schedule.probe_s=6")
     campaign.until_in_cell(1)
     there.device.go_offline()
-    campaign.until_said("is offline: it is connected and does not answer; wake it up")
+    campaign.until_said("not yet: ")
+    # which of the two depends on when adb's server last tried by itself
+    assert "is offline: it is connected and" in campaign.out or "is the phone awake" in campaign.out
     there.until_left(20)
     there.device.come_back()
     campaign.until("it goes on", lambda: campaign.of("cell_repeated"))
@@ -136,7 +138,7 @@ def test_a_phone_that_is_gone_for_good_ends_the_campaign_which_can_be_resumed(
     there.device.go_offline()
     assert campaign.ended(60) == 1
     line = campaign.one_line()
-    for words in ("no connection for ", "is offline", "what was measured is kept", "resume with:"):
+    for words in ("no connection for ", "what was measured is kept", "resume with:"):
         assert words in line
     assert [r["cell"] for r in campaign.records] == ["baseline"]
     assert campaign.events[-1]["event"] == "campaign_stopped"

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -377,6 +378,18 @@ def test_an_interrupted_campaign_is_kept_and_resumed(
     assert len(records(campaign)) == 4
     assert "drift:" in done.stdout
     assert campaigns(tmp_path) == [campaign]
+
+
+def test_a_campaign_that_was_killed_before_its_journal_began_is_resumed(
+    command: Command, tmp_path: Path
+) -> None:
+    run(command())
+    (campaign,) = campaigns(tmp_path)
+    for path in campaign.iterdir():  # as it is once the plan is written, and nothing after it
+        if path.name not in ("config.yaml", "environment.json", "plan.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run(resume(campaign))
+    assert len(list(campaign.glob("cells/*/record.json"))) == 4
 
 
 def test_a_finished_campaign_has_nothing_to_resume(finished: Finished) -> None:

@@ -153,6 +153,8 @@ def test_addresses_are_told_from_serials() -> None:
             "failed to resolve host: 'nohost.invalid': Name or service not known",
             "Name or service not known; is the host's name",
         ),
+        ("failed to connect to 127.0.0.1:46815\n", "what listens there does not answer: is the"),
+        ("failed to connect to '127.0.0.1:46815'\n", "what listens there does not answer: is"),
         ("", "adb does not say why"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -231,6 +232,33 @@ def test_a_broken_note_is_refused_with_what_to_do(phone: Phone) -> None:
     (phone.dir / android.RECORD).write_text('{"settings": [{"setting": ')
     with pytest.raises(DeviceError, match=r"by hand, and remove the file"):
         phone.prepare()
+
+
+def test_services_of_a_phone_that_restarts_are_waited_for() -> None:
+    said = ["", "0", "1"]
+    naps: list[float] = []
+
+    def call(argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
+        assert list(argv) == ["getprop", "sys.boot_completed"]
+        return Finished(0, said.pop(0).encode() + b"\n", b"")
+
+    android.await_services(call, naps.append)
+    assert said == []
+    assert len(naps) == 2
+
+
+def test_services_are_not_waited_for_where_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
+        return Finished(127, b"", b"getprop: inaccessible or not found\n")
+
+    def silent(argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
+        return Finished(0, b"\n", b"")
+
+    naps: list[float] = []
+    android.await_services(without, naps.append)
+    assert naps == []
+    monkeypatch.setattr(android, "_BOOT_S", 0.05)
+    android.await_services(silent, lambda _seconds: time.sleep(0.02))
 
 
 def test_battery_and_heat_are_asked_for(phone: Phone) -> None:
