@@ -47,8 +47,9 @@ def collect_cell(
     """
     result = read_result(cell_dir)
     if result is not None and result.samples_error is not None:
+        place = str(cell_dir) if target.kind == "local" else f"{target.name}: cell {cell.name}"
         raise DeviceError(
-            f"{cell_dir}: the launcher could not keep samples: {result.samples_error}"
+            f"{place}: the launcher could not keep samples there: {result.samples_error}"
         )
     telemetry = native.read_telemetry(_content(cell_dir / native.TELEMETRY))
     rows = native.read_tokens(_content(cell_dir / native.TOKENS))

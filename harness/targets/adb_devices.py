@@ -164,8 +164,8 @@ _STATES = {
         True,
     ),
     "unauthorized": Trouble(
-        "has not accepted this computer's key: unlock its screen, accept the question about USB "
-        "debugging, and start again",
+        "has not accepted this computer's key: unlock its screen, and accept the question about "
+        "USB debugging",
         "moment",
         False,
     ),

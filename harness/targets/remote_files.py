@@ -6,7 +6,9 @@ Something appears under its final name only once it is whole: it is sent to `NAM
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import os
 import secrets
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ take "$@" || { rm -f -- "$2"; exit 1; }
 """
 # a part of this directory's name is enough to tell contents apart
 NAMED_BY = 16
+_MAKE_ROOM = "make room there, or choose another directory with target.dir=DIR"
 
 
 class RemoteFiles:
@@ -154,8 +157,7 @@ class RemoteFiles:
         if needed > free:
             raise DeviceError(
                 f"{self._target.id.name}: {file.name} needs {needed / 2**20:.0f} MiB in "
-                f"{place.parent}, {free / 2**20:.0f} MiB are free; make room there, or choose "
-                "another directory with target.dir=DIR"
+                f"{place.parent}, {free / 2**20:.0f} MiB are free; {_MAKE_ROOM}"
             )
 
     def _send_part(self, file: Path, part: PurePosixPath) -> None:
@@ -164,6 +166,12 @@ class RemoteFiles:
             self._target.transfer(file, str(part))
         except OSError as e:
             raise DeviceError(f"{e.filename or file}: {e.strerror or e}") from e
+        except DeviceError as e:
+            if os.strerror(errno.ENOSPC).lower() not in str(e).lower():
+                raise
+            with contextlib.suppress(DeviceError):  # nor is it left full
+                self._shell("rm", "-f", "--", str(part))
+            raise DeviceError(f"{self._target.id.name}: {e}; {_MAKE_ROOM}") from e
 
     def _into_place(self, part: PurePosixPath, place: PurePosixPath, executable: bool) -> None:
         if executable:

@@ -124,7 +124,7 @@ def test_a_phone_that_forgets_our_key_is_waited_for(tmp_path: Path) -> None:
         campaign = there.start(*THREE)
         campaign.until_in_cell(1)
         there.device.unauthorize()
-        campaign.until_said("has not accepted this computer's key: unlock its screen, accept")
+        campaign.until_said("has not accepted this computer's key: unlock its screen, and accept")
         there.device.authorize()
         campaign.ended_well()
         there.is_as_before()

@@ -48,7 +48,10 @@ def test_a_phone_that_gets_full_while_it_is_sent_something_says_so(there: Phone)
     campaign.until("the launcher is there", lambda: there.sent("moe-launcher"))
     there.device.fail_sync_write(20)
     assert campaign.ended(90) == 1
-    assert "No space left on device" in campaign.one_line()
+    line = campaign.one_line()
+    for words in (there.device.serial, "moe-engine.part", "No space left on device", "target.dir="):
+        assert words in line
+    assert there.sent("*.part") == 0
     there.is_as_before()
 
 
@@ -66,6 +69,7 @@ def test_a_phone_that_fills_up_during_a_cell_ends_the_campaign_which_can_be_resu
                         os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), piece)
         assert campaign.ended(120) == 1
         line = campaign.one_line()
+        assert f"harness: error: {there.device.serial}: " in line  # not this machine
         assert "no space left on device" in line.lower()
         assert "resume with:" in line
         assert [r["cell"] for r in campaign.records] == ["baseline"]

@@ -105,7 +105,7 @@ def test_the_wrong_number_of_devices_is_said_with_their_names() -> None:
     ("state", "words", "wait", "may_end"),
     [
         ("offline", "adb -s A reconnect", "long", True),
-        ("unauthorized", "unlock its screen, accept", "moment", False),
+        ("unauthorized", "unlock its screen, and accept", "moment", False),
         ("authorizing", "unlock", "long", True),
         ("connecting", "still connecting", "long", True),
         ("no permissions", "udev", "moment", False),

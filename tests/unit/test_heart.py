@@ -66,7 +66,25 @@ def test_a_beat_that_could_not_be_noted_is_told() -> None:
 
 
 def test_silence_is_a_loss() -> None:
-    heart = Heart(HandChannel(None), silent_s=0.3)
+    channel = HandChannel(answer())
+    heart = Heart(channel, silent_s=0.3)
+    heart.first_pulse()
+    channel.answer = None
+    until(lambda: heart.lost is not None)
+    assert heart.lost is not None
+    assert "has not answered for" in heart.lost
+    heart.stop()
+
+
+def test_the_first_answer_may_take_longer_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = HandChannel(None)
+    heart = Heart(channel, silent_s=0.1)
+    time.sleep(0.5)
+    channel.answer = answer()
+    assert heart.first_pulse().boot_id == "b"
+    heart.stop()
+    monkeypatch.setattr("harness.targets.heart.FIRST_S", 0.3)
+    heart = Heart(HandChannel(None), silent_s=0.1)
     with pytest.raises(LinkLost, match="has not answered for"):
         heart.first_pulse()
     heart.stop()
