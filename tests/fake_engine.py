@@ -5,8 +5,8 @@ The prompt is a JSON object: `token_ms` (pause per token), `die_after` (tokens, 
 summary), `exit`, `complain` (error line), `signal` (sent to itself at the end), `ignore_term`,
 `start` (keys that replace those of the start record), `summary` (the same for the summary),
 `wall_ms` (what a token claims to take) with `jitter` (its spread, ln, and that of whole cells),
-`hang` (sleeps for an hour at the end), `strays` (a policy under which the last token is another
-one), `needed_bytes` (answer to `--plan-memory`; with
+`hang` (sleeps for an hour at the end), `eat_mb` (memory that it takes first), `strays` (a policy
+under which the last token is another one), `needed_bytes` (answer to `--plan-memory`; with
 `--ram-budget-mb` what is needed beside the arena), `refuse` (error line with which `--plan-memory`
 ends, exit 2).
 """
@@ -85,6 +85,7 @@ def main() -> int:
         return 4
     if args.plan_memory:
         return plan_memory(args, asked)
+    _eaten = bytearray(b"x") * (asked.get("eat_mb", 0) << 20)
     if asked.get("ignore_term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "complain" in asked:

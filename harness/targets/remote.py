@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import time
@@ -388,15 +389,18 @@ class RemoteTarget:
         own = ["--detach", "--log", str(log), "--lock", str(lock)]
         own += ["--beat-file", str(self._campaign / BEAT), "--lease-s", f"{self._lease_s:g}"]
         work_dir = log.parent
-        args = work_dir / "argv.bin"
+        args = work_dir.with_name(f"{work_dir.name}.argv")
         content = b"".join(os.fsencode(arg) + b"\0" for arg in [verb, *own, *rest])
         self._files.send_bytes(content, PurePosixPath(args))
         self._tails = dict(tails)
 
+        attempts = itertools.count()
+
         def start() -> RemoteRunning:
-            # after a break: it may have been started, and may be about to
             pid, self._boot_of_cell = None, self.boot_id
-            if not self.exists(work_dir / "result.json") and not self.is_locked(lock):
+            # after a break: it may have been started, and may be about to
+            again = next(attempts) > 0
+            if not again or not (self.exists(work_dir / "result.json") or self.is_locked(lock)):
                 done = self._link.call([launcher, "--args-file", str(args)], timeout_s=CALL_S)
                 pid = self._answer("run", done, also=(EXIT_BUSY,)).get("pid")
             return RemoteRunning(self, work_dir, lock, pid, self.boot_id)

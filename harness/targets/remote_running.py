@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from harness.targets.remote import RemoteTarget
 
 KILL_S = 60.0
+# a device that is away is not waited for here, and whoever interrupts even less
+END_S = 3.0
 
 
 class RemoteRunning:
@@ -27,23 +29,27 @@ class RemoteRunning:
         self._lock = lock
         self._pid = pid
         self._boot = boot
+        self._code: int | None = None
 
     def poll(self) -> int | None:
         """0 when it has left a result, -1 when it has ended without; None while it runs.
 
         Raises CellLost when the device has restarted meanwhile; DeviceError when it stays away.
         """
+        if self._code is not None:
+            return self._code
         pulse = self._target.pulse()
         if self._target.boot_id != self._boot:
             raise CellLost(f"{self._target.id.name}: the device restarted during the cell")
         if pulse.running:
             return None
-        return 0 if self._target.exists(self._work_dir / "result.json") else -1
+        self._code = 0 if self._target.exists(self._work_dir / "result.json") else -1
+        return self._code
 
     def terminate(self) -> None:
         """Ask it to end; on a device that is away it ends by itself."""
         with contextlib.suppress(DeviceError):
-            self._target.verb("end", str(self._lock), retry=False)
+            self._target.verb("end", str(self._lock), timeout_s=END_S, retry=False)
 
     def kill(self) -> None:
         """End the launcher, and with it the engine; on a device that is away both end anyway."""
