@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
@@ -90,8 +91,16 @@ def resume_command(campaign_dir: Path) -> str:
     runs_dir = campaign_dir.parent
     words = [f"resume={campaign_dir.name}"]
     if runs_dir != Path(DEFAULT_RUNS_DIR):
-        words.append(f"runs_dir={runs_dir}")
+        words.append(f"runs_dir={_as_value(str(runs_dir))}")
     return shlex.join(["python", "-m", "harness", *words])
+
+
+def _as_value(text: str) -> str:
+    """As Hydra reads it: in quotes, if need be, in which only what precedes a quote is escaped."""
+    if re.fullmatch(r"[\w./:%@+-]+", text, re.ASCII):
+        return text
+    escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + m[2].replace('"', '\\"'), text)
+    return f'"{escaped}"'
 
 
 def difference(old: Any, new: Any, key: str = "") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from harness import configure, schema
 from harness.configure import check, compose, overridden, resolved, to_yaml
 from harness.errors import UsageError
-from harness.rundir import difference
+from harness.rundir import difference, resume_command
 
 SIZES = "+experiment=cache_sizes"
 
@@ -283,3 +284,25 @@ def test_every_field_of_the_schema_is_in_the_defaults() -> None:
 def test_nearest_falls_back_to_the_list() -> None:
     assert schema.nearest("xyz", ["b", "a"]) == "; known: a, b"
     assert schema.nearest("aple", ["apple", "pear"]) == "; did you mean 'apple'?"
+
+
+@pytest.mark.parametrize(
+    "runs_dir",
+    [
+        "/tmp/runs",
+        "a b",
+        "it's",
+        'a"b',
+        "a\\",
+        'a\\"b\\\\',
+        "$(x)`y`",
+        "é\nz",
+        "{a: [1,2]}",
+    ],
+)
+def test_the_command_that_resumes_finds_the_same_runs_directory(runs_dir: str) -> None:
+    shell = resume_command(Path(runs_dir) / "20261130T000000Z-x-1234")
+    words = shlex.split(shell)
+    assert words[:3] == ["python", "-m", "harness"]
+    composed = compose(words[3:])
+    assert (composed["resume"], composed["runs_dir"]) == ("20261130T000000Z-x-1234", runs_dir)
