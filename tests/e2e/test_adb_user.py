@@ -23,6 +23,9 @@ THREE = (*SHORT, "~cells.spec2")
 NASTY = "a b'c\"d$(touch PWNED)`touch PWNED`\\ü;&|<>*\nz"
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a phone with little storage needs root")
+
+
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Phone]:
     with phone(tmp_path) as made:
@@ -32,6 +35,7 @@ def there(tmp_path: Path) -> Iterator[Phone]:
 # --- full storage --------------------------------------------------------------------------------
 
 
+@needs_root
 def test_a_phone_that_is_full_says_so_before_anything_is_sent(tmp_path: Path) -> None:
     with phone(tmp_path, data_bytes=24 << 20) as there:
         refused = there.start(*THREE)
@@ -55,6 +59,7 @@ def test_a_phone_that_gets_full_while_it_is_sent_something_says_so(there: Phone)
     there.is_as_before()
 
 
+@needs_root
 def test_a_phone_that_fills_up_during_a_cell_ends_the_campaign_which_can_be_resumed(
     tmp_path: Path,
 ) -> None:
