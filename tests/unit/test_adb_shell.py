@@ -65,6 +65,7 @@ BYTES = st.binary(max_size=20).map(
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 
 
+@pytest.mark.slow
 @needs_mksh
 @settings(max_examples=40, deadline=None)
 @given(st.lists(TEXT | BYTES, max_size=5))
