@@ -240,7 +240,7 @@ class Campaign:
 
     def _work_dir(self, index: int) -> str:
         there = self._phone.device.path("/data/local/tmp/moe-harness/campaigns")
-        (found,) = there.glob(f"*/cells/{index:02d}-*")
+        (found,) = (p for p in there.glob(f"*/cells/{index:02d}-*") if p.is_dir())
         return f"/data/local/tmp/moe-harness/campaigns/{found.relative_to(there)}"
 
     def until_waiting(self, index: int) -> None:
