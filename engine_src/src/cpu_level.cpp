@@ -2,7 +2,9 @@
 
 #include "error.h"
 
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
 
@@ -25,24 +27,57 @@ private:
 };
 
 #if defined(__x86_64__)
+// Asked of the CPU itself: __builtin_cpu_supports answers no to everything with zig's run-time library.
+class Cpuid {
+public:
+    Cpuid() {
+        unsigned eax = 0;
+        unsigned ebx = 0;
+        unsigned edx = 0;
+        if (__get_cpuid(1, &eax, &ebx, &leaf_1_c_, &edx) != 0 && bit(leaf_1_c_, 27)) {
+            unsigned low = 0;
+            unsigned high = 0;
+            __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+            saved_ = low;
+        }
+        __get_cpuid_count(7, 0, &eax, &leaf_7_b_, &leaf_7_c_, &edx);
+    }
+
+    bool leaf_1_c(unsigned n) const { return bit(leaf_1_c_, n); }
+    // Instructions on wider registers are there only if the kernel saves these.
+    bool avx_1_c(unsigned n) const { return bit(leaf_1_c_, n) && (saved_ & 0x06) == 0x06; }
+    bool avx_7_b(unsigned n) const { return bit(leaf_7_b_, n) && (saved_ & 0x06) == 0x06; }
+    bool leaf_7_b(unsigned n) const { return bit(leaf_7_b_, n); }
+    bool avx512_7_b(unsigned n) const { return bit(leaf_7_b_, n) && (saved_ & 0xe6) == 0xe6; }
+    bool avx512_7_c(unsigned n) const { return bit(leaf_7_c_, n) && (saved_ & 0xe6) == 0xe6; }
+
+private:
+    static bool bit(unsigned word, unsigned n) { return ((word >> n) & 1) != 0; }
+
+    unsigned leaf_1_c_ = 0;
+    unsigned leaf_7_b_ = 0;
+    unsigned leaf_7_c_ = 0;
+    unsigned saved_ = 0;
+};
+
 std::string missing_here() {
     const std::string level = cpu_level();
+    const Cpuid cpu;
     Missing missing;
-    __builtin_cpu_init();
     if (level != "baseline") {
-        missing.need(__builtin_cpu_supports("sse4.2"), "SSE4.2");
-        missing.need(__builtin_cpu_supports("avx2"), "AVX2");
-        missing.need(__builtin_cpu_supports("fma"), "FMA");
-        missing.need(__builtin_cpu_supports("f16c"), "F16C");
-        missing.need(__builtin_cpu_supports("bmi2"), "BMI2");
+        missing.need(cpu.leaf_1_c(20), "SSE4.2");
+        missing.need(cpu.avx_7_b(5), "AVX2");
+        missing.need(cpu.avx_1_c(12), "FMA");
+        missing.need(cpu.avx_1_c(29), "F16C");
+        missing.need(cpu.leaf_7_b(8), "BMI2");
     }
     if (level == "avx512") {
-        missing.need(__builtin_cpu_supports("avx512f"), "AVX512F");
-        missing.need(__builtin_cpu_supports("avx512cd"), "AVX512CD");
-        missing.need(__builtin_cpu_supports("avx512vl"), "AVX512VL");
-        missing.need(__builtin_cpu_supports("avx512dq"), "AVX512DQ");
-        missing.need(__builtin_cpu_supports("avx512bw"), "AVX512BW");
-        missing.need(__builtin_cpu_supports("avx512vnni"), "AVX512_VNNI");
+        missing.need(cpu.avx512_7_b(16), "AVX512F");
+        missing.need(cpu.avx512_7_b(28), "AVX512CD");
+        missing.need(cpu.avx512_7_b(31), "AVX512VL");
+        missing.need(cpu.avx512_7_b(17), "AVX512DQ");
+        missing.need(cpu.avx512_7_b(30), "AVX512BW");
+        missing.need(cpu.avx512_7_c(11), "AVX512_VNNI");
     }
     return missing.names();
 }
