@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from harness.build.types import EngineBuild
 from harness.cachedir import cache_root, sha256_file
@@ -18,6 +18,8 @@ from harness.models.hashes import files_sha256
 from harness.records import Arm
 from harness.targets.android import SettingOutcome
 from harness.targets.target import Target
+
+VERSION_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,18 @@ def deploy(
             inputs[path] = str(target.install(file, sha256_file(file)))
         except OSError as e:
             raise DeviceError(f"{file}: {e.strerror}") from e
+    version = build.version or _version(target, engine)
     return Deployed(
-        build=dataclasses.replace(build, engine=Path(engine)),
+        build=dataclasses.replace(build, engine=Path(engine), version=version),
         model=places[model] if model in places else Path(model),
         model_files=tuple(places[file] for file in model_files),
         inputs=inputs,
         settings=settings,
     )
+
+
+def _version(target: Target, engine: PurePath) -> str | None:
+    """Of an engine that could not be asked here: made for another processor, and no emulator."""
+    done = target.call([str(engine), "--version"], timeout_s=VERSION_S)
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return lines[0] if done.code == 0 and lines else None
