@@ -174,13 +174,21 @@ class _Sender:
         if offset > self._size:
             offset = 0
         if offset != self._size or offset == 0:
-            with sftp.open(self._path, "r+b" if offset else "wb", bufsize=0) as remote:
+            remote = sftp.open(self._path, "r+b" if offset else "wb", bufsize=0)
+            try:
                 if "OpenSSH" in self._connection.transport.remote_version:
                     remote.MAX_REQUEST_SIZE = REQUEST_BYTES
                 remote.set_pipelined(True)
                 remote.seek(offset)
                 for piece in self._pieces(offset):
                     remote.write(piece)
+            except BaseException:
+                # Ctrl-C may have cut a request in two: the answers that closing the file would wait
+                # for do not come, and their absence would pass for a lost connection
+                remote.set_pipelined(False)
+                sftp.close()
+                raise
+            remote.close()
         else:
             self._tell(offset)
         return sftp.stat(self._path).st_size or 0

@@ -153,13 +153,11 @@ def test_a_disk_that_fills_up_in_a_transfer(small: Bench) -> None:
     error = campaign.error()
     print(error)
     assert "o space left on device" in error
-    kept = part.stat().st_size
-    assert kept < 45 * MIB
+    assert "make room there" in error
+    assert not part.exists()  # the device is not left full
     assert small.is_free()
     filler.unlink()
-    again = small.start(model)
-    again.ends(0)
-    assert f"sent {model.name} {kept} " in again.said
+    small.start(model).ends(0)
     small.check_whole()
     small.check_left_clean()
 
