@@ -133,7 +133,14 @@ class Bench:
             "time_limit_s": time_limit_s,
             "cache": str(self.root / "cache"),
         }
-        argv = [*self.prefix, sys.executable, str(DRIVER), json.dumps(asked)]
+        return self._start(str(DRIVER), json.dumps(asked))
+
+    def start_harness(self, *overrides: str) -> Running:
+        """The harness as a user calls it."""
+        return self._start("-m", "harness", *overrides)
+
+    def _start(self, *words: str) -> Running:
+        argv = [*self.prefix, sys.executable, *words]
         self.running.append(Running(argv, self.root / f"said-{len(self.running)}.txt"))
         return self.running[-1]
 

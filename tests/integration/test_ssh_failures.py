@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import random
 import statistics
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cell_parts import FAKE_ENGINE
 from ssh_campaigns import ENDING_S, Bench, bench, local_sshd, wait_for
 
 __all__ = ["bench", "local_sshd"]  # fixtures
@@ -111,3 +113,36 @@ def moment(bench: Bench, said: str, name: str) -> str:
     if said.count("sent model") and not mine:
         return "sending"
     return f"after {events[-1].event}" if events else "before the session"
+
+
+def test_the_harness_itself_killed_and_interrupted(bench: Bench) -> None:
+    """By its command line, with all that a campaign does before its session."""
+    from harness.models.resolve import write_model
+
+    model = bench.root / "tiny.gguf"
+    write_model({"kind": "synthetic", "geometry": "tiny"}, model, cache_dir=bench.root)
+    prompt = json.dumps({"wall_ms": 200, "token_ms": 400}).replace('"', '\\"')
+    runs = bench.root / "runs"
+    first = bench.start_harness(
+        "+experiment=matched_pair",
+        *("model=path", f"model.path={model}", f"runs_dir={runs}", "tracking=off"),
+        *(f"engine.binary={FAKE_ENGINE}", f"engine.launcher={bench.launcher}"),
+        *("schedule.spacing_s=0.2", "schedule.probe_s=0", "cell.n_predict=8"),
+        *(f'cell.prompt="{prompt}"', f"engine.cache_dir={bench.root / 'cache'}"),
+        *bench.sshd.overrides(),
+        *("target.lease_s=6", f"target.dir={bench.device}", f"target.device_lock={bench.lock}"),
+    )
+    name = wait_for(lambda: [p.parent.name for p in runs.glob("*/journal.jsonl")])[0]
+    bench.until("cell_started", 1, name)
+    first.kill()
+    bench.until_clean(6.0 + ENDING_S)
+    second = bench.start_harness(f"resume={runs / name}")
+    bench.until("cell_started", 2, name)
+    second.interrupt()
+    second.ends(130)
+    assert f"resume={name}" in second.said
+    bench.check_left_clean()
+    bench.start_harness(f"resume={runs / name}").ends(0)
+    assert bench.starts(name) == {0: 1, 1: 2, 2: 2, 3: 1}
+    assert [e["index"] for e in bench.events("cell_finished", name)] == [0, 1, 2, 3]
+    bench.check_left_clean()
