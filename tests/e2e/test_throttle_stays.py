@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from adb_campaigns import SHORT, Phone, phone
@@ -41,7 +40,7 @@ class Hot:
         device.set_temperature("thermal_zone2", HOT_C)
         device.set_cap("policy4", CAPPED_KHZ)
         device.set_thermal_status(3)
-        self.quota.hold(0.35)
+        self.quota.hold(0.2)
 
     def cool(self) -> None:
         device = self.phone.device
@@ -62,10 +61,6 @@ def hot(tmp_path: Path) -> Iterator[Hot]:
                 there.device.leave_cgroup(quota.entrance)
     except QuotaUnavailableError as e:
         pytest.skip(str(e))
-
-
-def tok_s(record: dict[str, Any]) -> float:
-    return float(record["metrics"]["tok_s"])
 
 
 def test_what_runs_on_a_phone_that_stays_throttled_is_not_read(hot: Hot) -> None:
@@ -89,7 +84,7 @@ def test_what_runs_on_a_phone_that_stays_throttled_is_not_read(hot: Hot) -> None
     assert baseline["excursions"] == retention["excursions"] == []
     # it entered the last cell as it left the third, so nothing moved in there
     assert sentinel["excursions"] == []
-    assert tok_s(sentinel) < 0.8 * tok_s(baseline)
+    assert hot.quota.held_back_s > 1.0  # (its speed says little where others use the machine)
 
     verdict = campaign.verdict
     assert verdict["drift"]["verdict"] == "throttled"
