@@ -186,13 +186,15 @@ class _Session:
             "engine_build_id": self.build.build_id,
             "model_sha256": self.model.sha256,
             "target": to_json(self.target.id),
+            "device": self.target.device_key(),
         }
         events = list(self.journal.events)
         started = [e for e in events if e.event == "campaign_started"]
         if not started:
             self.journal.append("campaign_started", pid=os.getpid(), **identity)
             return {}, False
-        changed = [key for key, value in identity.items() if started[0].data.get(key) != value]
+        before = started[0].data  # of an older version it may lack the last
+        changed = [key for key, value in identity.items() if before.get(key, value) != value]
         if changed:
             raise UsageError(
                 f"{self.journal.campaign_dir}: cannot be resumed, as {', '.join(changed)} differ "
@@ -291,7 +293,8 @@ class _Session:
         self.last_end = self.clock()
         leaving = self._seen_by_services()
         self.target.get(work_dir, cell_dir)
-        self._check_host_was_heard(cell_dir)
+        self._check_it_is_known(cell_dir, code)
+        self.target.vouch()
         if code == EXIT_RESULT_NOT_WRITTEN:
             self._check_space()
             raise DeviceError(f"cell {cell.name} could not be kept: {last_word(cell_dir)}")
@@ -428,8 +431,11 @@ class _Session:
                     "what was finished is kept, make room and resume"
                 )
 
-    def _check_host_was_heard(self, cell_dir: Path) -> None:
+    def _check_it_is_known(self, cell_dir: Path, code: int) -> None:
         result = read_result(cell_dir)
+        if result is None and code < 0:
+            self._check_space()
+            raise CellLost(f"{self.target.id.name}: the launcher there was ended by somebody else")
         if result is not None and result.host_lost:
             raise CellLost(
                 f"{self.target.id.name}: {result.status_detail or 'did not hear from us'}"

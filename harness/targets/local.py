@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import json
 import mmap
 import os
@@ -22,7 +23,7 @@ from harness.errors import DeviceError
 from harness.records import TargetId
 from harness.targets.link import Finished
 from harness.targets.lockfile import DEFAULT_LOCK, busy, open_lock
-from harness.targets.target import Owner, PageCache
+from harness.targets.target import CHANGED, Owner, PageCache
 
 
 class LocalRunning:
@@ -60,6 +61,7 @@ class LocalTarget:
         self.id = TargetId("local", name or socket.gethostname())
         self._device_lock = Path(device_lock or DEFAULT_LOCK)
         self._lock_fd: int | None = None
+        self._installed: dict[Path, tuple[int, int, int]] = {}
 
     def call(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Finished:
         """Run a program to its end. Raises DeviceError when it cannot start, or takes too long."""
@@ -100,7 +102,21 @@ class LocalTarget:
 
     def install(self, file: Path, sha256: str, beside: str | None = None) -> PurePath:
         """It is here already."""
+        self._installed[file] = _identity(file)
         return file
+
+    def device_key(self) -> str | None:
+        """By the machine's id."""
+        with contextlib.suppress(OSError):
+            if text := Path("/etc/machine-id").read_bytes().strip():
+                return hashlib.sha256(text).hexdigest()[:16]
+        return None
+
+    def vouch(self) -> None:
+        """The lock cannot be lost while we live; files are known by size, time and inode."""
+        for file, before in self._installed.items():
+            if _identity(file) != before:
+                raise DeviceError(f"{file}: changed since the campaign began; {CHANGED}")
 
     def install_launcher(self, file: Path, sha256: str) -> PurePath:
         """It is here already."""
@@ -226,6 +242,14 @@ class LocalTarget:
                 os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = None
+
+
+def _identity(file: Path) -> tuple[int, int, int]:
+    try:
+        found = file.stat()
+    except OSError as e:
+        raise DeviceError(f"{file}: {e.strerror}; {CHANGED}") from e
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def _plus(total: int | None, more: int | None) -> int | None:

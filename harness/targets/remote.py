@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -28,12 +29,18 @@ from harness.targets.lockfile import busy
 from harness.targets.reconnecting import Reconnecting
 from harness.targets.remote_files import RemoteFiles
 from harness.targets.remote_running import RemoteRunning
-from harness.targets.target import CellLost, DeviceBusy, Owner, PageCache
+from harness.targets.target import CHANGED, CellLost, Owner, PageCache
 from harness.words import duration
 
 T = TypeVar("T")
 
 CELL_LOCK = ".cell.lock"
+# what tells this device from others, and where a relative path counts from
+KEY_AND_HOME = """
+cat /etc/machine-id 2>/dev/null
+for name in ro.serialno ro.boot.serialno; do getprop "$name" 2>/dev/null; done
+printf '\\0%s' "$PWD"
+"""
 BEAT = "beat"
 EXIT_BUSY = 7
 CALL_S = 60.0
@@ -80,18 +87,18 @@ class RemoteTarget:
         self._launcher: PurePosixPath | None = None
         self._owner: Owner | None = None
         self._holder: int | None = None
+        self._holder_of_cell: int | None = None
         self._heart: Heart | None = None
         self._tails: dict[PurePath, int] = {}
         self._interruptions = 0
         self._told_of_beats = False
         self._given_up: HarnessError | None = None
-        home = self.call(["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && pwd -P', "sh", directory])
-        if home.code != 0 or not home.stdout.endswith(b"\n"):
-            raise DeviceError(
-                f"{name}: {directory} cannot be made there: {home.last_words}; "
-                "choose another with target.dir=DIR"
-            )
-        self.home = PurePosixPath(os.fsdecode(home.stdout[:-1]))
+        asked = self.call(["sh", "-c", KEY_AND_HOME])
+        key, _, home = asked.stdout.rpartition(b"\0")
+        if asked.code != 0 or not home:
+            raise DeviceError(f"{name}: does not say where it is: {asked.last_words}")
+        self._key = _hash_of(key)
+        self.home = PurePosixPath(os.fsdecode(home)) / directory
         self._files = RemoteFiles(self)
 
     # --- programs ---
@@ -125,7 +132,13 @@ class RemoteTarget:
         return answer
 
     def install_launcher(self, file: Path, sha256: str) -> PurePath:
-        """As `install`, for the program by which the rest is done."""
+        """As `install`, for the program by which the rest is done; makes our directory."""
+        made = self.call(["mkdir", "-p", "--", str(self.home)])
+        if made.code != 0:
+            raise DeviceError(
+                f"{self.id.name}: {self.home} cannot be made there: {made.last_words}; "
+                "choose another with target.dir=DIR"
+            )
         self._launcher = None
         place = self._files.place(file, sha256)
         if self.call([str(place), "--version"]).code != 0:
@@ -136,6 +149,7 @@ class RemoteTarget:
             self._files.send(file, place, executable=True)
             if self._files.digests(place).get(place.name) != sha256:
                 raise DeviceError(f"{self.id.name}: {place} does not arrive there as it was sent")
+        self._files.note(place)
         return place
 
     def _installed_launcher(self) -> PurePosixPath:
@@ -151,8 +165,9 @@ class RemoteTarget:
         self._ensure_dir(self._campaign)
         try:
             self.steadily(self._hold)
-        except DeviceBusy:
-            self.call(["rmdir", "--", str(self._campaign)])
+        except DeviceError:
+            with contextlib.suppress(HarnessError):
+                self.call(["rmdir", "--", str(self._campaign)])
             self._owner = None
             raise
         self.steadily(self._start_heart)
@@ -180,6 +195,30 @@ class RemoteTarget:
             now = since / 1e3 + age if since is not None and age is not None else None
             raise busy(self.id.name, json.dumps(by).encode(), now)
         self._holder = answer.get("pid")
+
+    def device_key(self) -> str | None:
+        """By the machine's id, or a phone's serial number."""
+        return self._key
+
+    def _check_key(self) -> None:
+        """An address, or a cable, may lead to another device than before."""
+        asked = self._link.call(["sh", "-c", KEY_AND_HOME], timeout_s=CALL_S)
+        if _hash_of(asked.stdout.rpartition(b"\0")[0]) != self._key:
+            self._given_up = DeviceError(
+                f"{self.id.name}: another device answers in its place; what was measured is kept"
+            )
+            raise self._given_up
+
+    def vouch(self) -> None:
+        """See `Target`. The lock may have been lost with the process of ours that holds it."""
+        self.steadily(self._hold)
+        if self._holder != self._holder_of_cell:
+            raise CellLost(
+                f"{self.id.name}: the device's lock was lost during the cell, so another campaign "
+                "may have measured there"
+            )
+        for place in self._files.changed():
+            raise DeviceError(f"{self.id.name}: {place}: changed on the device; {CHANGED}")
 
     def _start_heart(self) -> None:
         if self._heart is not None:
@@ -246,6 +285,7 @@ class RemoteTarget:
         while True:
             try:
                 self._reconnect()
+                self._check_key()
                 if self._owner is not None and self._launcher is not None:
                     self._hold()
                     self._start_heart()
@@ -396,6 +436,9 @@ class RemoteTarget:
 
         attempts = itertools.count()
 
+        self.steadily(self._hold)
+        self._holder_of_cell = self._holder
+
         def start() -> RemoteRunning:
             pid, self._boot_of_cell = None, self.boot_id
             # after a break: it may have been started, and may be about to
@@ -452,3 +495,9 @@ class RemoteTarget:
         )
         if not self.verb("locked", str(self._campaign / CELL_LOCK), retry=False)["locked"]:
             self._link.call(["rm", "-rf", "--", str(self._campaign)], timeout_s=CALL_S)
+
+
+def _hash_of(key: bytes) -> str | None:
+    """Without the number itself, which is nobody's business."""
+    key = key.strip()
+    return hashlib.sha256(key).hexdigest()[:16] if key else None

@@ -35,6 +35,8 @@ take "$@" || { rm -f -- "$2"; exit 1; }
 """
 # up to this size a file is fetched together with others
 SMALL_BYTES = 64 * 1024
+# up to this size a file that is there is hashed for every campaign: storage that fails keeps times
+REHASHED_BYTES = 64 * 2**20
 # a part of this directory's name is enough to tell contents apart
 NAMED_BY = 16
 _MAKE_ROOM = "make room there, or choose another directory with target.dir=DIR"
@@ -46,6 +48,7 @@ class RemoteFiles:
     def __init__(self, target: RemoteTarget) -> None:
         """Made by the target."""
         self._target = target
+        self._installed: dict[PurePosixPath, tuple[Any, ...]] = {}
 
     def place(self, file: Path, beside: str) -> PurePosixPath:
         """Where a file is installed with those that have the hash `beside`, or by its own."""
@@ -59,11 +62,17 @@ class RemoteFiles:
         Raises DeviceError when it does not arrive as it was sent.
         """
         place = self.place(file, beside)
-        if self._is_checked(place, sha256):
-            return place
-        if self._matches(place, sha256):
-            self._mark(place)
-            return place
+        large = file.stat().st_size > REHASHED_BYTES
+        known = large and self._is_checked(place, sha256)
+        if not known and not self._matches(place, sha256):
+            self._send_whole(file, sha256, place, executable)
+        self.note(place)
+        if large and not known:
+            text = _mark_of(self._installed[place], sha256)
+            self.send_bytes(text.encode(), PurePosixPath(f"{place}{CHECKED}"))
+        return place
+
+    def _send_whole(self, file: Path, sha256: str, place: PurePosixPath, executable: bool) -> None:
         self._require_space(file, place)
         part = PurePosixPath(f"{place}{PART}")
         for _attempt in range(2):
@@ -78,8 +87,22 @@ class RemoteFiles:
                 f"(its SHA-256 differs twice); is it being written, or the storage there failing?"
             )
         self._into_place(part, place, executable)
-        self._mark(place)
-        return place
+
+    def note(self, place: PurePosixPath) -> None:
+        """Remember an installed file as it is now, whose content was checked."""
+        self._installed[place] = self._identities(place)[0]
+
+    def changed(self) -> list[PurePosixPath]:
+        """The installed files that are not as they were noted: another size, time or inode."""
+        now = self._identities(*self._installed)
+        return [
+            p for p, found in zip(self._installed, now, strict=True) if found != self._installed[p]
+        ]
+
+    def _identities(self, *places: PurePosixPath) -> list[tuple[Any, ...]]:
+        found = {f["path"]: f for f in self._look(*places, sha256=False)}
+        keys = ("bytes", "mtime_ns", "inode")
+        return [tuple(found.get(str(p), {}).get(key) for key in keys) for p in places]
 
     def send(self, file: Path, place: PurePosixPath, executable: bool = False) -> None:
         """Copy a small file; what is there of that name is replaced."""
@@ -168,16 +191,8 @@ class RemoteFiles:
     def _is_checked(self, place: PurePosixPath, sha256: str) -> bool:
         """Was it found whole once, and has nothing touched it since?"""
         done = self._target.call(["cat", "--", f"{place}{CHECKED}"], timeout_s=SHORT_S)
-        if done.code != 0 or not self._target.exists(place):
-            return False
-        found = self._look(place, sha256=False)
-        return bool(found) and done.stdout.decode(errors="replace") == _identity(found[0], sha256)
-
-    def _mark(self, place: PurePosixPath) -> None:
-        found = self._look(place)
-        if found:
-            text = _identity(found[0], str(found[0]["sha256"]))
-            self.send_bytes(text.encode(), PurePosixPath(f"{place}{CHECKED}"))
+        mark = _mark_of(self._identities(place)[0], sha256)
+        return done.code == 0 and done.stdout.decode(errors="replace") == mark
 
     def _require_space(self, file: Path, place: PurePosixPath) -> None:
         self._shell("mkdir", "-p", "--", str(place.parent))
@@ -215,8 +230,8 @@ class RemoteFiles:
             raise DeviceError(f"{self._target.id.name}: {argv[0]} {argv[-1]}: {done.last_words}")
 
 
-def _identity(found: dict[str, Any], sha256: str) -> str:
-    return f"{found['bytes']} {found['mtime_ns']} {found['inode']} {sha256}\n"
+def _mark_of(identity: tuple[Any, ...], sha256: str) -> str:
+    return " ".join(map(str, (*identity, sha256))) + "\n"
 
 
 def _sha256(path: Path) -> str:

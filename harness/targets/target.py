@@ -16,6 +16,9 @@ from harness.errors import DeviceError, HarnessError
 from harness.records import TargetId
 from harness.targets.link import Finished
 
+# of an installed file, at the end of the line
+CHANGED = "the cell that ran meanwhile does not count; restore the file, and resume"
+
 
 class CellLost(HarnessError):  # noqa: N818 - nothing is wrong with the cell
     """The cell under way cannot be known any more (the device restarted, or did not hear from us
@@ -86,6 +89,19 @@ class Target(Protocol):
 
     def install_launcher(self, file: Path, sha256: str) -> PurePath:
         """As `install`, for the program by which a device does most of what is asked here."""
+
+    def device_key(self) -> str | None:
+        """What tells this device from others, as a hash; None where it shows nothing of the kind.
+
+        The name does not: an address or a cable may lead to another device tomorrow.
+        """
+
+    def vouch(self) -> None:
+        """After a cell: it ran what was installed, on a device that was ours alone.
+
+        Raises CellLost where another campaign may have measured meanwhile, DeviceError where a file
+        is not as it was installed.
+        """
 
     def work_dir(self, cell_dir: Path) -> PurePath:
         """Where on the target the cell whose files shall end up in `cell_dir` is to run."""

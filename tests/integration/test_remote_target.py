@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -291,10 +292,10 @@ def test_an_argument_is_what_it_is(device: Device, campaign: Path) -> None:
     assert stdout == f"{NASTY}\0\0é\n\0"
 
 
-def test_a_device_without_a_place_for_us(tmp_path: Path) -> None:
+def test_a_device_without_a_place_for_us(tmp_path: Path, launcher: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DeviceError, match=r"box: .*file/dev cannot be made there.*target\.dir=DIR"):
-        RemoteTarget(
+        target = RemoteTarget(
             LoopLink(),
             "ssh",
             "box",
@@ -303,6 +304,7 @@ def test_a_device_without_a_place_for_us(tmp_path: Path) -> None:
             lease_s=LEASE_S,
             reconnect_s=1.0,
         )
+        target.install_launcher(launcher, sha256_file(launcher))
 
 
 def test_what_an_earlier_attempt_left_is_no_result(device: Device, campaign: Path) -> None:
@@ -359,3 +361,63 @@ def test_a_broken_copy_that_gets_on_is_gone_on_from(device: Device, tmp_path: Pa
     source.write_text("whole")
     target.transfer(source, str(tmp_path / "there"))
     assert (tmp_path / "there").read_text() == "whole"
+
+
+def test_a_cell_is_vouched_for_only_while_the_lock_was_ours(device: Device, campaign: Path) -> None:
+    target = device.target(LoopLink())
+    target.claim(owner_of(campaign))
+    running = start(target, campaign / "cell", "true")
+    assert until_ended(running) == 0
+    target.vouch()
+    running = start(target, campaign / "cell2", "true")
+    assert target._holder is not None
+    os.kill(target._holder, signal.SIGKILL)
+    assert until_ended(running) == 0
+    with pytest.raises(CellLost, match="box: the device's lock was lost during the cell"):
+        target.vouch()
+    running = start(target, campaign / "cell3", "true")  # it is taken again
+    assert until_ended(running) == 0
+    target.vouch()
+
+
+def test_a_file_that_changed_on_the_device_is_noticed(
+    device: Device, campaign: Path, tmp_path: Path
+) -> None:
+    target = device.target(LoopLink())
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"weights")
+    place = Path(target.install(file, sha256_file(file)))
+    target.claim(owner_of(campaign))
+    assert until_ended(start(target, campaign / "cell", "true")) == 0
+    target.vouch()
+    place.write_bytes(b"other weights")
+    with pytest.raises(DeviceError, match=r"model\.gguf: changed on the device; .*does not count"):
+        target.vouch()
+    place.unlink()
+    with pytest.raises(DeviceError, match="changed on the device"):
+        target.vouch()
+
+
+def test_damage_that_keeps_the_time_is_found_when_it_is_installed(
+    device: Device, tmp_path: Path
+) -> None:
+    target = device.target(LoopLink())
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"weights")
+    place = Path(target.install(file, sha256_file(file)))
+    times = place.stat()
+    place.write_bytes(b"weighty")
+    os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns))
+    target.install(file, sha256_file(file))
+    assert place.read_bytes() == b"weights"
+
+
+def test_another_device_at_the_address_is_no_restart(device: Device, campaign: Path) -> None:
+    link = LoopLink()
+    target = device.target(link)
+    target.claim(owner_of(campaign))
+    running = start(target, campaign / "cell", "sleep", "60")
+    target._key = "of the device before"
+    link.cut()
+    with pytest.raises(DeviceError, match="box: another device answers in its place"):
+        until_ended(running)

@@ -21,7 +21,7 @@ from cell_parts import FAKE_ENGINE, fake_build, make_arm, make_plan
 from harness.build import ensure_engine
 from harness.device.launcher import Sampling
 from harness.errors import DeviceError
-from harness.events import CellProgress, SessionEvent
+from harness.events import CellProgress, CellRepeated, SessionEvent
 from harness.journal import Event, Journal, load_records, read_journal
 from harness.records import CellRecord, Plan
 from harness.session import ModelFiles, run_session
@@ -176,15 +176,22 @@ def test_every_way_a_cell_can_end(  # noqa: PLR0917
     assert engines_of(tmp_path) == []
 
 
-def test_a_launcher_that_is_killed_takes_nothing_with_it(tmp_path: Path, launcher: Path) -> None:
+def test_a_cell_whose_launcher_is_killed_runs_again(tmp_path: Path, launcher: Path) -> None:
+    reasons: list[str] = []
+
     def kill(event: SessionEvent) -> None:
-        if isinstance(event, CellProgress) and event.cell.arm == "other":
+        if isinstance(event, CellRepeated):
+            reasons.append(event.reason)
+            assert engines_of(tmp_path) == []
+        if isinstance(event, CellProgress) and event.cell.arm == "other" and not reasons:
             os.kill(min(engines_of(tmp_path)), signal.SIGKILL)  # it started before its engine
 
-    plan = make_plan(make_arm(), make_arm("other", hang=True))
+    plan = make_plan(make_arm(), replace(make_arm("other", hang=True), time_limit_s=4.0))
     records = run(tmp_path, plan, launcher, on_event=kill)
-    assert [r.status for r in records] == ["ok", "failed", "ok"]
-    assert "the launcher wrote no result" in str(records[1].status_detail)
+    assert [r.status for r in records] == ["ok", "killed", "ok"]
+    assert "time limit" in str(records[1].status_detail)
+    (reason,) = reasons
+    assert "the launcher there was ended by somebody else" in reason
     assert engines_of(tmp_path) == []
 
 
