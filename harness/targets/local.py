@@ -22,7 +22,7 @@ from harness.engine_env import engine_environment
 from harness.errors import DeviceError
 from harness.records import TargetId
 from harness.targets.link import Finished
-from harness.targets.lockfile import DEFAULT_LOCK, busy, open_lock
+from harness.targets.lockfile import DEFAULT_LOCK, busy, open_lock, require_own_content
 from harness.targets.target import CHANGED, Owner, PageCache
 
 
@@ -89,6 +89,11 @@ class LocalTarget:
             held = os.pread(fd, 65536, 0)
             os.close(fd)
             raise busy(self.id.name, held, time.monotonic()) from None
+        try:
+            require_own_content(fd, self._device_lock)
+        except BaseException:
+            os.close(fd)
+            raise
         self._lock_fd = fd
         about = {
             "owner": asdict(owner),

@@ -6,6 +6,7 @@ that both exclude each other. It is never removed: what is locked must stay the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.words import duration
 
 # every user of a machine has to find the same file
 DEFAULT_LOCK = "/tmp/moe-harness.lock"  # noqa: S108 - opened without following links
+LONGEST_NOTICE = 65536
 
 
 def open_lock(path: Path) -> int:
@@ -36,6 +38,25 @@ def open_lock(path: Path) -> int:
             f"{path}: the device's lock cannot be opened: {e.strerror}; mend that, or choose "
             "another file for all who use the device: target.device_lock=PATH"
         ) from e
+
+
+def require_own_content(fd: int, path: Path) -> None:
+    """Raises DeviceError, and changes nothing, for a file with content that no holder has written.
+
+    A path that was mistyped can be anybody's file, and a holder empties its own.
+    """
+    content = os.pread(fd, LONGEST_NOTICE + 1, 0)
+    if len(content) <= LONGEST_NOTICE:
+        if not content.strip(b"\0"):  # zeros: what a power cut may leave of a notice
+            return
+        with contextlib.suppress(ValueError, RecursionError):
+            about = json.loads(content)
+            if isinstance(about, dict) and "owner" in about:
+                return
+    raise DeviceError(
+        f"target.device_lock: {path} is not a device's lock but a file with other content, which "
+        "is left as it is; name another file, or remove this one if nobody needs it"
+    )
 
 
 def busy(device: str, content: bytes, monotonic_s: float | None) -> DeviceBusy:

@@ -135,8 +135,27 @@ def test_a_lock_that_says_nonsense_is_a_lock_all_the_same(board: Board, text: st
         assert answer["held"] is False
         assert answer["age_s"] is None
         assert answer["by"] is None or answer["by"] == json.loads(text)
-    board.hold("mine")
-    assert token_in(json.loads(board.device_lock.read_text())) == "mine"
+    if text not in ("{", "[]"):  # these may be somebody's own
+        board.hold("mine")
+        assert token_in(json.loads(board.device_lock.read_text())) == "mine"
+
+
+@pytest.mark.parametrize("content", [b"my thesis\n", b"{}", b"[]", b"{", b"\xff", bytes(70_000)])
+def test_somebody_elses_file_is_refused_and_left_as_it_is(board: Board, content: bytes) -> None:
+    board.device_lock.write_bytes(content)
+    before = board.device_lock.stat()
+    error = board.hold("mine", code=1)["error"]
+    assert error == (
+        f"moe-launcher: {board.device_lock} is not a device's lock but a file with other content, "
+        "which is left as it is; name another file (the harness: target.device_lock), or remove "
+        "this one if nobody needs it"
+    )
+    assert board.device_lock.read_bytes() == content
+    assert board.device_lock.stat().st_mtime_ns == before.st_mtime_ns
+    assert board.device_lock.stat().st_mode == before.st_mode
+    assert not board.is_locked(board.device_lock)
+    assert board.release("mine") == {"released": True, "by": None}
+    assert board.device_lock.read_bytes() == content
 
 
 def test_only_the_owner_releases_it(board: Board) -> None:

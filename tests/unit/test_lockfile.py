@@ -104,6 +104,37 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "precious"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"my thesis\n", b" ", b"{}", b"[]", b"{", b'["owner"]', b"\xff", bytes(70_000), b"[" * 60_000],
+)
+def test_somebody_elses_file_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    before = file.stat()
+    mine = target(file)
+    with pytest.raises(DeviceError, match=r"device_lock: .*/file is not a device's lock but") as e:
+        mine.claim(owner_of(tmp_path))
+    assert not isinstance(e.value, DeviceBusy)
+    assert "\n" not in str(e.value)
+    mine.close()
+    assert file.read_bytes() == content
+    assert (file.stat().st_mtime_ns, file.stat().st_mode) == (before.st_mtime_ns, before.st_mode)
+    file.write_bytes(b"")  # and it is not locked any more
+    mine.claim(owner_of(tmp_path))
+    mine.close()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(99), b'{"owner": 1}', b'{"owner":{"token":"t"}}\n'])
+def test_what_a_killed_holder_left_is_overwritten(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "lock").write_bytes(content)
+    mine = target(tmp_path / "lock")
+    mine.claim(owner_of(tmp_path / "runs" / "one"))
+    assert json.loads((tmp_path / "lock").read_bytes())["pid"] == os.getpid()
+    mine.close()
+    assert (tmp_path / "lock").read_bytes() == b""
+
+
 def test_a_place_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"absent/lock: .*target\.device_lock=PATH"):
         target(tmp_path / "absent" / "lock").claim(owner_of(tmp_path))

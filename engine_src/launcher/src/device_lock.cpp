@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 
 #include "clocks.h"
 #include "detach.h"
@@ -23,6 +24,7 @@ namespace launcher {
 namespace {
 
 constexpr int64_t ms_ns = 1000000;
+constexpr size_t longest_notice = 65536;
 
 // What a holder has written into the lock file.
 struct Holder {
@@ -49,7 +51,7 @@ std::optional<Holder> read_holder(const std::string & path) {
     if (!fd) {
         return std::nullopt;
     }
-    std::string buffer(65536, '\0');
+    std::string buffer(longest_notice, '\0');
     const std::string text = trim(read_again(fd.get(), buffer.data(), buffer.size()));
     const auto members = read_object(text);
     if (!members) {
@@ -174,6 +176,7 @@ int become_holder(const Options & options, const std::string & token, Detachment
             return exit_ok;
         }
         if (const auto lock = FileLock::take(options.lock)) {
+            require_own_content(lock->fd(), options.lock);
             Notice notice(*lock, options.lock, options.owner);
             detachment.ready(options.log);
             keep(signals, lease, options.while_lock, notice);
@@ -189,6 +192,26 @@ int become_holder(const Options & options, const std::string & token, Detachment
 }
 
 }  // namespace
+
+void require_own_content(int fd, const std::string & path) {
+    std::string buffer(longest_notice + 1, '\0');
+    const ssize_t got = pread(fd, buffer.data(), buffer.size(), 0);
+    if (got < 0) {
+        throw OutputError("cannot read the lock " + path + ": " + std::strerror(errno));
+    }
+    buffer.resize(static_cast<size_t>(got));
+    // zeros: what a power cut may leave of a notice
+    if (buffer.size() <= longest_notice) {
+        const auto members = read_object(trim(buffer));
+        if (buffer.find_first_not_of('\0') == std::string::npos || (members && members->count("owner") != 0)) {
+            return;
+        }
+    }
+    throw std::runtime_error(path +
+                             " is not a device's lock but a file with other content, which is left as it is; "
+                             "name another file (the harness: target.device_lock), or remove this one if nobody "
+                             "needs it");
+}
 
 int hold(const Options & options) {
     constexpr size_t longest_owner = 32768;
