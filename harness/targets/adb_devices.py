@@ -101,12 +101,16 @@ def connected(answer: str) -> Trouble | None:
     line = next((li.strip() for li in answer.splitlines() if not li.startswith("* ")), "")
     if line.startswith(("connected to", "already connected", "failed to authenticate")):
         return None  # the list of devices says whether it is authorized
-    reason = re.sub(r"^.*?'[^']*'(?::\s+|$)|^.*? to [^\s:]+(?::\d+)?(?::\s+|$)", "", line)
+    reason = _WHAT_FAILED.sub("", line)
     advice = next((text for word, text in _CONNECT_ADVICE if word in line.lower()), "")
     text = f"cannot connect: {reason or (_NO_ANSWER if line else 'adb does not say why')}{advice}"
     return Trouble(text, wait="no", may_end=True)
 
 
+# Up to the reason; the address has colons of its own, and may be quoted.
+_WHAT_FAILED = re.compile(
+    r"^.*?'[^']*'(?::\s+|$)|^.*? to (?:\[[^\]\s]*\]|[^\s:]+)(?::\d+)?(?::\s+|$)"
+)
 # The client says nothing of a reason when the connection was taken, and then ended or not answered.
 _NO_ANSWER = "what listens there does not answer: is the phone awake, and is this its port?"
 _CONNECT_ADVICE = (

@@ -155,6 +155,9 @@ def test_addresses_are_told_from_serials() -> None:
         ),
         ("failed to connect to 127.0.0.1:46815\n", "what listens there does not answer: is the"),
         ("failed to connect to '127.0.0.1:46815'\n", "what listens there does not answer: is"),
+        ("failed to connect to phone.lan:33217\n", "what listens there does not answer: is the"),
+        ("failed to connect to [fe80::1%wlan0]:33217\n", "what listens there does not answer: is"),
+        ("failed to connect to [::1]:33217: Connection refused", "Connection refused; nothing"),
         ("", "adb does not say why"),
     ],
 )
