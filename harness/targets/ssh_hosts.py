@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import getpass
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ class Hop:
     family: str  # any, inet or inet6
     bind_address: str | None
     proxy_command: str | None
+    is_jump: bool  # on the way to the target; target.key_file is not for it
+    config_file: str | None  # OpenSSH's, which may name its keys; None: none is read
 
     @property
     def address(self) -> str:
@@ -161,9 +164,7 @@ def _hop(
     named = [Path(file).expanduser() for file in options.get("identityfile", [])]
     only = str(options.get("identitiesonly", "no")).lower() == "yes"
     if last and config.key_file is not None:
-        named, only = [Path(config.key_file).expanduser()], True
-        if not named[0].is_file():
-            raise UsageError(f"target.key_file: {named[0]} is not there")
+        named, only = [_key_file(config.key_file)], True
     named = [file for file in named if file.name.lower() != "none"]
     timeout_s = config.connect_timeout_s
     if str(options.get("connecttimeout", "none")).isdecimal():
@@ -184,7 +185,27 @@ def _hop(
         family=str(options.get("addressfamily", "any")).lower(),
         bind_address=options.get("bindaddress"),
         proxy_command=None if jumps else options.get("proxycommand"),
+        is_jump=not last,
+        config_file=config.ssh_config,
     )
+
+
+def _key_file(text: str) -> Path:
+    path = Path(text).expanduser()
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UsageError(f"target.key_file: {path} is not there") from None
+    except OSError as e:
+        raise UsageError(f"target.key_file: {path} cannot be used: {e.strerror}") from e
+    if stat.S_ISDIR(mode):
+        raise UsageError(
+            f"target.key_file: {path} is a directory; name the private key in it, such as "
+            f"{path / 'id_ed25519'}"
+        )
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"target.key_file: {path} is no regular file; name a private key's")
+    return path
 
 
 def _agent(value: str | None) -> str | None:

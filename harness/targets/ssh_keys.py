@@ -64,7 +64,7 @@ class _Transport(Protocol):
 def log_in(transport: _Transport, hop: Hop) -> None:
     """Authenticate. Raises LoginRefused; SSHException, EOFError or TimeoutError when the connection
     ends meanwhile."""
-    who = f"{hop.user}@{hop.address}"
+    who = _who(hop)
     try:
         transport.auth_none(hop.user)
         return  # as some do that know us by other means
@@ -97,7 +97,7 @@ def _interrupted(transport: _Transport, error: Exception) -> Exception | None:
 
 
 def _accepted(transport: _Transport, hop: Hop, key: paramiko.PKey, tried: _Tried) -> bool:
-    who = f"{hop.user}@{hop.address}"
+    who = _who(hop)
     try:
         more = transport.auth_publickey(hop.user, key)
     except paramiko.BadAuthenticationType as e:
@@ -109,7 +109,7 @@ def _accepted(transport: _Transport, hop: Hop, key: paramiko.PKey, tried: _Tried
         if "too many" in transport.farewell.lower():
             raise LoginRefused(
                 f"{who}: the server ended the connection after {_listed(tried.keys)}; these are "
-                "too many keys: give target.key_file, or IdentityFile with IdentitiesOnly yes"
+                f"too many keys: {_fewer_keys(hop)}"
             ) from e
         if (interrupted := _interrupted(transport, e)) is not None:
             raise interrupted from e
@@ -223,9 +223,35 @@ def _listed(keys: list[str]) -> str:
     return ", ".join(keys) if keys else "nothing: there is no key to try"
 
 
+def _who(hop: Hop) -> str:
+    who = f"{hop.user}@{hop.address}"
+    if not hop.is_jump:
+        return who
+    return f"the jump host {who}" if hop.name == hop.host else f"the jump host {hop.name} ({who})"
+
+
+def _fewer_keys(hop: Hop) -> str:
+    if not hop.is_jump:
+        return "give target.key_file, or IdentityFile with IdentitiesOnly yes"
+    if hop.config_file is None:
+        return "keep fewer in the agent (target.key_file is not used for jump hosts)"
+    return (
+        f"give IdentityFile with IdentitiesOnly yes for Host {hop.name} in {hop.config_file} "
+        "(target.key_file is not used for jump hosts)"
+    )
+
+
 def _refusal(who: str, hop: Hop, tried: _Tried) -> str:
     notes = f"; {'; '.join(tried.notes)}" if tried.notes else ""
     advice = ""
-    if not tried.notes:
+    if hop.is_jump:
+        # also beside notes: who gave target.key_file looks for the mistake in that
+        named = f"an IdentityFile for Host {hop.name} in {hop.config_file}, or "
+        advice = (
+            "; put the public key into its ~/.ssh/authorized_keys, and give the key by "
+            f"{'' if hop.config_file is None else named}the agent: ssh-add FILE "
+            "(target.key_file is not used for jump hosts)"
+        )
+    elif not tried.notes:
         advice = "; put the public key into its ~/.ssh/authorized_keys, or give target.key_file"
     return f"{who}: cannot log in; tried {_listed(tried.keys)}{notes}{advice}"

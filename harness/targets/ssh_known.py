@@ -178,7 +178,7 @@ def _changed(entry: Entry, server: Server, key: bytes) -> str:
         f"{server.name}: its {KEYSCAN_NAMES.get(entry.type, entry.type)} host key has changed: "
         f"{entry.file}, line {entry.line}, has {fingerprint(entry.key)}, the server offers "
         f"{fingerprint(key)}; somebody may be in between. If the host was set up anew, remove the "
-        f"old key and add the new one: {remove}"
+        f"old key; the next run then prints the command that adds the new one. To remove: {remove}"
     )
 
 

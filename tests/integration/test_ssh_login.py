@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import getpass
 import os
 import shutil
 import socket
@@ -19,6 +21,7 @@ from harness.errors import DeviceError, UsageError
 from harness.target_config import SshConfig
 from harness.targets.link import LinkLost
 from harness.targets.ssh import SshLink
+from harness.targets.ssh_keys import LoginRefused
 from harness.targets.ssh_known import HostKeyRefused, fingerprint
 
 
@@ -251,7 +254,8 @@ def test_a_changed_host_key(sshd: Sshd, home: Path) -> None:
     known.write_text(f"[127.0.0.1]:{sshd.port} {kind} {key}\n")
     text = refusal(plain(sshd, key_file=str(sshd.key)), HostKeyRefused)
     assert "has changed" in text
-    command = text.rpartition("add the new one: ")[2]
+    assert "the next run then prints the command that adds the new one" in text
+    command = text.rpartition("To remove: ")[2]
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     assert known.read_text() == ""
     text = refusal(plain(sshd, key_file=str(sshd.key)), HostKeyRefused)
@@ -348,6 +352,51 @@ def test_over_jump_hosts(sshd: Sshd, home: Path, tmp_path: Path) -> None:
     finally:
         first.stop()
         second.stop()
+
+
+def test_a_jump_host_that_does_not_let_us_in(sshd: Sshd, home: Path, tmp_path: Path) -> None:
+    """It is named, and what would help is not the target's key."""
+    jump = Sshd(tmp_path / "jump").start()
+    try:
+        known = home / ".ssh" / "known_hosts"
+        known.write_text(known.read_text() + jump.known_line("ed25519"))
+        user = getpass.getuser()
+        config = plain(sshd, key_file=str(sshd.key), proxy_jump=f"127.0.0.1:{jump.port}")
+        text = refusal(config, LoginRefused)
+        assert text.startswith(f"the jump host {user}@127.0.0.1:{jump.port}: cannot log in; tried ")
+        assert "an IdentityFile for Host 127.0.0.1 in ~/.ssh/config, or the agent: ssh-add" in text
+        assert "target.key_file is not used for jump hosts" in text
+        assert "or give target.key_file" not in text
+        bare = refusal(dataclasses.replace(config, ssh_config=None), LoginRefused)
+        assert "give the key by the agent: ssh-add FILE" in bare
+        (home / ".ssh" / "config").write_text(
+            f"Host gate\n HostName 127.0.0.1\n Port {jump.port}\n"
+        )
+        config = plain(sshd, key_file=str(sshd.key), proxy_jump="gate")
+        text = refusal(config, LoginRefused)
+        assert text.startswith(f"the jump host gate ({user}@127.0.0.1:{jump.port}): cannot log in")
+        with (home / ".ssh" / "config").open("a") as f:  # as told
+            f.write(f" IdentityFile {jump.key}\n")
+        says(config)
+    finally:
+        jump.stop()
+
+
+def test_too_many_keys_for_a_jump_host(sshd: Sshd, agent: Path, home: Path, tmp_path: Path) -> None:
+    for number in range(8):
+        make_key(home / f"key{number}")
+        add_key(home / f"key{number}")
+    jump = Sshd(tmp_path / "jump").start()
+    try:
+        known = home / ".ssh" / "known_hosts"
+        known.write_text(known.read_text() + jump.known_line("ed25519"))
+        config = plain(sshd, key_file=str(sshd.key), proxy_jump=f"127.0.0.1:{jump.port}")
+        text = refusal(config, LoginRefused)
+        assert "too many keys: give IdentityFile with IdentitiesOnly yes for Host 127.0" in text
+        bare = refusal(dataclasses.replace(config, ssh_config=None), LoginRefused)
+        assert "too many keys: keep fewer in the agent" in bare
+    finally:
+        jump.stop()
 
 
 def test_over_a_command(sshd: Sshd, home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -79,6 +80,17 @@ def test_a_key_file_must_be_there(home: Path) -> None:
         route(config("dev", key_file="~/key"))
 
 
+def test_a_key_file_is_a_file(home: Path) -> None:
+    with pytest.raises(UsageError, match=r"key_file: .*/\.ssh is a directory; .*\.ssh/id_ed25519"):
+        route(config("dev", key_file="~/.ssh"))
+    os.mkfifo(home / "fifo")
+    with pytest.raises(UsageError, match=r"target.key_file: .*/fifo is no regular file"):
+        route(config("dev", key_file="~/fifo"))
+    (home / "file").write_text("")
+    with pytest.raises(UsageError, match=r"file/key cannot be used: Not a directory"):
+        route(config("dev", key_file="~/file/key"))
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
@@ -128,6 +140,7 @@ def test_our_key_is_for_the_target_only(home: Path) -> None:
     jump, target = route(config("dev", proxy_jump="a", key_file="~/key", known_hosts="~/known"))
     assert jump.key_files == ()
     assert target.key_files == (home / "key",)
+    assert (jump.is_jump, target.is_jump) == (True, False)
     assert jump.known_files == target.known_files == (home / "known",)
 
 
