@@ -98,6 +98,7 @@ def findings(
         *_throttling(inspection),
         *_power(state),
         *_gates(state, needs),
+        *_limits(state, needs, seen),
         *_clock(inspection),
     )
 
@@ -325,6 +326,33 @@ def _gates(state: DeviceState, needs: Needs) -> Iterable[Finding]:
             "gates",
             f"schedule.gate: {NAMES[what]} cannot be read on this device: it is not waited for",
         )
+
+
+def _limits(state: DeviceState, needs: Needs, seen: Sequence[DeviceState]) -> Iterable[Finding]:
+    """That what is asked for where a cell is throttled will never happen."""
+    session = needs.session
+    if session.on_throttle == "mark" or not session.watches:
+        return
+    shows_caps = any(c.scaling_max_khz is not None for c in state.cpufreq)
+    shows_cpu = hottest_cpu(state, seen).temp_c is not None
+    on_caps = session.cap_drop_pct is not None
+    on_cpu = session.cpu_temp_max_c is not None or session.cpu_temp_rise_c is not None
+    if (on_caps and shows_caps) or (on_cpu and shows_cpu):
+        return
+    missing = ["no frequency caps"] if on_caps else []
+    missing += ["no temperature of the CPU"] if on_cpu else []
+    other = None
+    if shows_cpu:
+        other = "set session.cpu_temp_max_c or cpu_temp_rise_c: temperatures are shown"
+    elif shows_caps:
+        other = "set session.cap_drop_pct: frequency caps are shown"
+    yield Finding(
+        "warning",
+        "limits",
+        f"session.on_throttle: {session.on_throttle} cannot act: this device shows "
+        f"{' and '.join(missing)}, so that throttled cells will count",
+        other,
+    )
 
 
 def _clock(inspection: Inspection) -> Iterable[Finding]:

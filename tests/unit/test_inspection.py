@@ -336,6 +336,26 @@ def test_what_cannot_be_waited_for_or_watched_is_said_once_before() -> None:
     )
 
 
+@pytest.mark.parametrize("action", ["stop", "repeat"])
+def test_what_is_to_happen_to_throttled_cells_and_cannot_is_said_before(action: Any) -> None:
+    both = Needs(session=SessionConfig(on_throttle=action, cpu_temp_max_c=80))
+    caps = Needs(session=SessionConfig(on_throttle=action))
+    heat = Needs(session=SessionConfig(on_throttle=action, cpu_temp_rise_c=10, cap_drop_pct=None))
+    blind: dict[str, Any] = {"thermal": (), "cpufreq": ()}
+    words = one("limits", "warning", of_state(both, **blind))
+    assert words == (
+        f"session.on_throttle: {action} cannot act: this device shows no frequency caps and no "
+        "temperature of the CPU, so that throttled cells will count"
+    )
+    assert "no frequency caps, so" in one("limits", "warning", of_state(caps, **blind))
+    assert "set session.cpu_temp_max_c" in one("limits", "warning", of_state(caps, cpufreq=()))
+    assert "set session.cap_drop_pct" in one("limits", "warning", of_state(heat, thermal=()))
+    for needs, changes in ((both, {"thermal": ()}), (both, {"cpufreq": ()}), (caps, {})):
+        assert "limits" not in of_state(needs, **changes)
+    marking = Needs(session=SessionConfig(cpu_temp_max_c=80))
+    assert "limits" not in of_state(marking, **blind)
+
+
 def test_a_sensor_is_called_constant_only_when_it_was_seen_to_be() -> None:
     trip = dataclasses.replace(PHONE, thermal=(ThermalState("tz9", "cpu-trip", 99.6),))
     inspection = Device(state=to_json(trip)).inspect()
