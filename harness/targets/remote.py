@@ -21,16 +21,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypeVar
 
-from harness.errors import DeviceError, HarnessError, Interrupted
+from harness.errors import DeviceError, HarnessError
 from harness.records import TargetId
 from harness.targets.heart import Heart, Pulse
 from harness.targets.link import Finished, Link, LinkLost
 from harness.targets.lockfile import busy
-from harness.targets.reconnecting import Reconnecting
 from harness.targets.remote_files import RemoteFiles
 from harness.targets.remote_running import RemoteRunning
+from harness.targets.steady import Steady
 from harness.targets.target import CHANGED, CellLost, Owner, PageCache
-from harness.words import duration
 
 T = TypeVar("T")
 
@@ -44,13 +43,9 @@ printf '\\0%s' "$PWD"
 BEAT = "beat"
 EXIT_BUSY = 7
 CALL_S = 60.0
-MAX_BACKOFF_S = 5.0
-RECONNECT_POLL_S = 0.1
 # A device that is silent for longer, or for a third of the lease, is not there: what is left of the
 # lease has to be enough for connecting again.
 MAX_SILENT_S = 10.0
-# so often in a row may the same thing be interrupted
-MAX_INTERRUPTIONS = 20
 
 
 class RemoteTarget:
@@ -73,7 +68,6 @@ class RemoteTarget:
     ) -> None:
         """`directory`: of ours on the device, absolute or below the home directory there."""
         self.id = TargetId(kind, name)
-        self._nap: Callable[[float], None] = time.sleep
         self.say: Callable[[str], None] = lambda _line: None
         self.on_transfer: Callable[[str, int, int], None] = lambda _name, _done, _total: None
         self.on_restart: Callable[[], None] = lambda: None
@@ -82,17 +76,25 @@ class RemoteTarget:
         self._link = link
         self.device_lock = device_lock
         self._lease_s = lease_s
-        self._reconnect_s = reconnect_s
-        self._clock = clock
         self._launcher: PurePosixPath | None = None
         self._owner: Owner | None = None
         self._holder: int | None = None
         self._holder_of_cell: int | None = None
         self._heart: Heart | None = None
         self._tails: dict[PurePath, int] = {}
-        self._interruptions = 0
-        self._told_of_beats = False
-        self._given_up: HarnessError | None = None
+        self._told_of_beats = self._restarted = False
+        self._steady = Steady(
+            link,
+            name,
+            reconnect_s=reconnect_s,
+            advice=f"the device ends what we started there {lease_s:g} s after it last heard from "
+            "us; what was measured is kept",
+            clock=clock,
+        )
+        self._steady.say = self._tell
+        self._steady.lost = lambda: None if self._heart is None else self._heart.lost
+        self._steady.drop, self._steady.take_up = self._drop_heart, self._take_up
+        self._steady.after = self._again
         asked = self.call(["sh", "-c", KEY_AND_HOME])
         key, _, home = asked.stdout.rpartition(b"\0")
         if asked.code != 0 or not home:
@@ -204,10 +206,12 @@ class RemoteTarget:
         """An address, or a cable, may lead to another device than before."""
         asked = self._link.call(["sh", "-c", KEY_AND_HOME], timeout_s=CALL_S)
         if _hash_of(asked.stdout.rpartition(b"\0")[0]) != self._key:
-            self._given_up = DeviceError(
-                f"{self.id.name}: another device answers in its place; what was measured is kept"
+            raise self._steady.give_up(
+                DeviceError(
+                    f"{self.id.name}: another device answers in its place; what was measured is "
+                    "kept"
+                )
             )
-            raise self._given_up
 
     def vouch(self) -> None:
         """See `Target`. The lock may have been lost with the process of ours that holds it."""
@@ -255,78 +259,35 @@ class RemoteTarget:
 
     def steadily(self, action: Callable[[], T]) -> T:
         """Do something on the link that may be done again; over every break, up to a limit."""
-        while True:
-            if self._given_up is not None:
-                raise self._given_up
-            try:
-                if self._heart is not None and self._heart.lost is not None:
-                    raise LinkLost(self._heart.lost)
-                result = action()
-            except LinkLost as e:
-                self._interruptions += 1
-                if self._interruptions > MAX_INTERRUPTIONS:
-                    raise DeviceError(
-                        f"{self.id.name}: the connection broke {MAX_INTERRUPTIONS} times in a row "
-                        f"({e}); what was measured is kept"
-                    ) from e
-                self._recover(str(e))
-            else:
-                self._interruptions = 0
-                return result
+        return self._steady.do(action)
 
-    def _recover(self, reason: str) -> None:
-        """Connect again, within `reconnect_s`, and take up what was held before."""
-        boot = self.boot_id
+    def _tell(self, line: str) -> None:
+        self.say(line)  # whatever that is by then
+
+    def _drop_heart(self) -> None:
         if self._heart is not None:
             heart, self._heart = self._heart, None
             heart.stop()
-        began, backoff, told = self._clock(), 0.5, ""
-        self.say(f"{self.id.name}: connection lost ({reason}); connecting again")
-        while True:
-            try:
-                self._reconnect()
-                self._check_key()
-                if self._owner is not None and self._launcher is not None:
-                    self._hold()
-                    self._start_heart()
-                break
-            except LinkLost as e:
-                away = self._clock() - began
-                if away > self._reconnect_s:
-                    self._given_up = DeviceError(
-                        f"{self.id.name}: no connection for {duration(away)}: {e}; the device ends "
-                        f"what we started there {self._lease_s:g} s after it last heard from us; "
-                        "what was measured is kept"
-                    )
-                    raise self._given_up from e
-                if str(e) != told:  # it may be for the user to mend
-                    told = str(e)
-                    self.say(f"{self.id.name}: not yet: {told}")
-                self.wait(backoff)
-                backoff = min(2 * backoff, MAX_BACKOFF_S)
-        again = "restarted, and " if self.boot_id != boot else ""
-        self.say(f"{self.id.name}: {again}connected again after {duration(self._clock() - began)}")
-        if again:
-            self.on_restart()
 
-    def _reconnect(self) -> None:
-        """Connect again, once. In a thread: a stop is heeded while the network says nothing."""
-        attempt = Reconnecting(self._link)
-        try:
-            while attempt.is_alive():
-                self.wait(RECONNECT_POLL_S)
-        except BaseException:
-            attempt.abandon()
-            raise
-        attempt.result()
+    def _take_up(self) -> str:
+        """On a new connection: the lock and the beat."""
+        self._check_key()
+        if self._owner is None or self._launcher is None:
+            return ""
+        boot = self.boot_id
+        self._hold()
+        self._start_heart()
+        self._restarted = self._restarted or self.boot_id != boot
+        return "restarted, and " if self._restarted else ""
+
+    def _again(self) -> None:
+        if self._restarted:
+            self._restarted = False
+            self.on_restart()
 
     def wait(self, seconds: float) -> None:
         """Nap; a stop is the end of all attempts, also of those to clean up there."""
-        try:
-            self._nap(seconds)
-        except Interrupted as e:
-            self._given_up = e
-            raise
+        self._steady.wait(seconds)
 
     # --- files ---
 
@@ -337,7 +298,7 @@ class RemoteTarget:
         def tell(done: int, total: int) -> None:
             nonlocal farthest
             if done > farthest > 0:
-                self._interruptions = 0  # it gets on
+                self._steady.gets_on()
             farthest = max(done, farthest)
             self.on_transfer(source.name, done, total)
 
@@ -475,14 +436,14 @@ class RemoteTarget:
 
     def heed(self, nap: Callable[[float], None]) -> None:
         """Wait with `nap` for a device that is away."""
-        self._nap = nap
+        self._steady.nap = nap
 
     def close(self) -> None:
         """Let the device go, and remove what was ours alone; not on a device that is away."""
         if self._heart is not None:
             self._heart.stop()
             self._heart = None
-        if self._holder is not None and self._given_up is None:
+        if self._holder is not None and self._steady.given_up is None:
             with contextlib.suppress(HarnessError):
                 self._let_go()
         self._link.close()
