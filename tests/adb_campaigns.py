@@ -32,6 +32,18 @@ SHORT = (
     "cell.n_predict=512",
     "tracking=off",
 )
+# A cell several times slower than usual, on whatever machine: more experts a token than the model
+# was made for. Some ten seconds, so that a lease can run out in it; its speed is no matter.
+LONG = "{n_predict: 700, engine: {expert_used: 16, cache_fraction: 0.6}}"
+# what happens to these matters, not their speed: no sentinel, and next to no probes
+SURVEY = (
+    "+experiment=matched_pair",
+    "design=survey",
+    "schedule.spacing_s=0",
+    "schedule.probe_s=0.1",
+    "cell.n_predict=300",
+    "tracking=off",
+)
 # of which the harness itself says that it has to wait for nothing else
 BOUND_S = 240.0
 
@@ -223,13 +235,20 @@ class Campaign:
             time.sleep(0.02)
         return found
 
-    def until_said(self, words: str, limit_s: float = 120.0) -> None:
-        self.until(words, lambda: words in self.out, limit_s)
+    def until_said(self, words: str, limit_s: float = 120.0, times: int = 1) -> None:
+        """So often, all in all."""
+        self.until(words, lambda: self.out.count(words) >= times, limit_s)
 
-    def until_in_cell(self, index: int, tokens: int = 1) -> None:
-        """The engine of this cell, by its number, has made so many tokens on the phone."""
+    def until_in_cell(self, index: int, tokens: int = 1, attempt: int = 1) -> None:
+        """The engine of this cell, by its number, has made so many tokens on the phone.
+
+        `attempt`: the how manieth time the cell is run; what the one before left is no sign of it.
+        """
 
         def is_so() -> bool:
+            starts = [e["index"] for e in self.of("cell_started")]
+            if starts.count(index) < attempt:
+                return False
             try:
                 path = f"{self._work_dir(index)}/telemetry.jsonl"
                 return self._phone.device.path(path).read_bytes().count(b"\n") > tokens

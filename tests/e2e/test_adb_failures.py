@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from adb_campaigns import SHORT, Phone, phone, wait_for
+from adb_campaigns import LONG, SURVEY, Campaign, Phone, phone, wait_for
 from adb_device import Settings, why_unavailable
 
 pytestmark = [
@@ -18,8 +18,7 @@ pytestmark = [
         why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
     ),
 ]
-# three cells, of a second or more each
-THREE = (*SHORT, "~cells.spec2")
+STAY_ON = "stay_on_while_plugged_in"
 
 
 @pytest.fixture
@@ -28,29 +27,29 @@ def there(tmp_path: Path) -> Iterator[Phone]:
         yield made
 
 
-# --- adb's server --------------------------------------------------------------------------------
+# --- what costs nothing --------------------------------------------------------------------------
 
 
 def test_a_killed_server_costs_nothing_at_any_moment(tmp_path: Path) -> None:
     # small pieces that are slow to be acknowledged: a copy takes long enough to be met
     with phone(tmp_path, settings=Settings(max_payload=1 << 16)) as there:
         there.device.change(delay_s=0.02)
-        campaign = there.start(*THREE)
+        campaign = there.start(*SURVEY, "cell.n_predict=512", "~cells.spec2")
         campaign.until("the engine is being sent", lambda: there.sent("moe-engine.part") > 1 << 20)
         there.server.run("kill-server")
         campaign.until_said("connected again")
         there.device.change(delay_s=0.0)
 
-        campaign.until_in_cell(1, tokens=20)
+        campaign.until_in_cell(0, tokens=20)
         there.server.run("kill-server")
-        campaign.until("the break is seen", lambda: campaign.out.count("connected again") == 2)
+        campaign.until_said("connected again", times=2)
 
-        campaign.until_in_cell(2)
+        campaign.until_in_cell(1)
         there.device.change(delay_s=0.05)
-        fetched = "cells/02-sentinel/.*.part*"
+        fetched = "cells/01-retention/.*.part*"
         campaign.until("files are fetched", lambda: list(campaign.directory.glob(fetched)))
         there.server.run("kill-server")
-        campaign.until("the break is seen", lambda: campaign.out.count("connected again") == 3)
+        campaign.until_said("connected again", times=3)
         there.device.change(delay_s=0.0)
         campaign.ended_well()
         assert campaign.of("cell_repeated") == []
@@ -58,83 +57,121 @@ def test_a_killed_server_costs_nothing_at_any_moment(tmp_path: Path) -> None:
         there.is_as_before()
 
 
-# --- the phone goes away -------------------------------------------------------------------------
+def test_a_phone_that_is_away_for_less_than_the_lease_costs_nothing(there: Phone) -> None:
+    """It forgets our key; then nobody is told of the end of the connection; then it is frozen."""
+    silence = "the device has not answered for"
+    campaign = there.start(
+        *SURVEY, f"cells.retention={LONG}", f"cells.spec2={LONG}", "target.lease_s=15"
+    )
+    campaign.until_in_cell(0)
+    there.device.unauthorize()
+    campaign.until_said("has not accepted this computer's key: unlock its screen, and accept")
+    there.device.authorize()
+
+    campaign.until_in_cell(1)
+    breaks, silences = campaign.out.count("connected again"), campaign.out.count(silence)
+    assert breaks == 1
+    began = time.monotonic()
+    there.device.drop_connections(silent=True)
+    campaign.until_said("connected again", times=2)
+    assert time.monotonic() - began < 15.0, "the lease was over"
+    assert campaign.out.count(silence) == silences + 1
+
+    campaign.until_in_cell(2)
+    with there.device.frozen():
+        campaign.until_said("connection lost", times=3)
+        time.sleep(2.0)
+    campaign.ended_well()
+    assert campaign.out.count(silence) >= silences + 2
+    assert campaign.of("cell_repeated") == []
+    there.is_as_before()
 
 
-def test_a_restart_costs_the_cell_that_was_under_way(there: Phone) -> None:
-    campaign = there.start(*THREE, "schedule.spacing_s=2")
+# --- what costs a cell ---------------------------------------------------------------------------
+
+
+def test_a_restart_and_an_end_of_the_lease_cost_the_cell_that_was_under_way(there: Phone) -> None:
+    campaign = there.start(
+        *SURVEY, f"cells.retention={LONG}", "schedule.spacing_s=1", "target.lease_s=4"
+    )
     campaign.until_in_cell(1, tokens=20)
     assert there.is_prepared()
     there.device.reboot(down_s=2.0)
     campaign.until("the cell is lost", lambda: campaign.of("cell_repeated"))
-    campaign.until_in_cell(1)
+    campaign.until_in_cell(1, attempt=2)
     assert there.is_prepared()  # a restart undoes fixed performance
+
+    # it hears nothing, and ends the cell by itself
+    there.device.go_offline()
+    # which of the two depends on when adb's server last tried by itself
+    words = ("is offline: it is connected and", "is the phone awake")
+    campaign.until("what to do is said", lambda: any(w in campaign.out for w in words))
+    there.until_left(20)
+    there.device.come_back()
+    campaign.until("the cell is lost again", lambda: len(campaign.of("cell_repeated")) == 2)
 
     campaign.until_waiting(2)
     there.device.reboot(down_s=1.0)
     campaign.until_in_cell(2)
     assert there.is_prepared()
     campaign.ended_well()
-    (lost,) = campaign.of("cell_repeated")
-    assert lost["cell"] == "retention"
-    assert "the device restarted during the cell" in lost["reason"]
+    lost = campaign.of("cell_repeated")
+    assert [e["cell"] for e in lost] == ["retention"] * 2
+    assert "the device restarted during the cell" in lost[0]["reason"]
+    assert "restarted" not in lost[1]["reason"]
     assert campaign.out.count("restarted, and connected again") == 2
     assert "settings" not in campaign.out
     there.is_as_before()
 
 
-@pytest.mark.parametrize("how", ["silent", "frozen"])
-def test_a_phone_that_says_nothing_for_a_while_costs_nothing(there: Phone, how: str) -> None:
-    """Nobody is told of the end of such a connection."""
-    campaign = there.start(*THREE, "cell.n_predict=1400", "schedule.probe_s=4")
-    campaign.until_in_cell(1)
-    began = time.monotonic()
-    if how == "silent":
-        there.device.drop_connections(silent=True)
-        campaign.until_said("connected again")
-        assert time.monotonic() - began < 20.0, "the lease was over"
-    else:
-        with there.device.frozen():
-            campaign.until_said("connection lost")
-            time.sleep(2.0)
-    campaign.ended_well()
-    assert campaign.of("cell_repeated") == []
-    assert "the device has not answered for" in campaign.out
+# --- what ends the campaign ----------------------------------------------------------------------
+
+
+def interrupted(campaign: Campaign) -> None:
+    """By Ctrl-C, and soon at its end."""
+    campaign.signal(signal.SIGINT)
+    asked = time.monotonic()
+    assert campaign.ended(60) == 130
+    assert time.monotonic() - asked < 10.0
+    assert "go on with" in campaign.one_line() or "resume with" in campaign.one_line()
+
+
+def test_a_campaign_is_resumed_after_whatever_ended_it(there: Phone) -> None:
+    """One campaign, whose second cell is met by one end after the other."""
+    there.device.put_setting(STAY_ON, "0")
+    campaign = there.start(
+        *(*SURVEY, f"cells.retention={LONG}", "~cells.spec2", "schedule.spacing_s=2"),
+        *("target.lease_s=4", "target.reconnect_s=5"),
+    )
+
+    # Ctrl-C in a pause
+    campaign.until_waiting(1)
+    assert there.is_prepared()
+    interrupted(campaign)
+    assert [e["index"] for e in campaign.of("cell_started")] == [0]
     there.is_as_before()
 
-
-def test_a_phone_that_hears_nothing_ends_the_cell_which_is_run_again(there: Phone) -> None:
-    campaign = there.start(*THREE, "target.lease_s=4", "schedule.probe_s=6")
+    # in a cell
+    campaign = there.resume(campaign)
     campaign.until_in_cell(1)
-    there.device.go_offline()
-    campaign.until_said("not yet: ")
-    # which of the two depends on when adb's server last tried by itself
-    assert "is offline: it is connected and" in campaign.out or "is the phone awake" in campaign.out
-    there.until_left(20)
-    there.device.come_back()
-    campaign.until("it goes on", lambda: campaign.of("cell_repeated"))
-    campaign.ended_well()
-    (lost,) = campaign.of("cell_repeated")
-    assert lost["index"] == 1
+    interrupted(campaign)
     there.is_as_before()
 
+    # while the phone is away
+    campaign = there.resume(campaign)
+    campaign.until_in_cell(1, attempt=2)
+    there.device.freeze()
+    campaign.until_said("connection lost")
+    interrupted(campaign)
+    there.device.thaw()
+    assert "settings were not" in campaign.out
+    there.until_left(4 + 10)
+    assert there.clients() == []
+    assert there.is_prepared()  # nobody was there to put it back
 
-def test_a_phone_that_forgets_our_key_is_waited_for(tmp_path: Path) -> None:
-    with phone(tmp_path) as there:
-        campaign = there.start(*THREE)
-        campaign.until_in_cell(1)
-        there.device.unauthorize()
-        campaign.until_said("has not accepted this computer's key: unlock its screen, and accept")
-        there.device.authorize()
-        campaign.ended_well()
-        there.is_as_before()
-
-
-def test_a_phone_that_is_gone_for_good_ends_the_campaign_which_can_be_resumed(
-    there: Phone,
-) -> None:
-    campaign = there.start(*THREE, "target.reconnect_s=3", "target.lease_s=4")
-    campaign.until_in_cell(1)
+    # the phone is gone for good
+    campaign = there.resume(campaign)
+    campaign.until_in_cell(1, attempt=3)
     there.device.go_offline()
     assert campaign.ended(60) == 1
     line = campaign.one_line()
@@ -144,23 +181,12 @@ def test_a_phone_that_is_gone_for_good_ends_the_campaign_which_can_be_resumed(
     assert campaign.events[-1]["event"] == "campaign_stopped"
     assert there.clients() == []
     there.until_left(20)
-
     there.device.come_back()
     there.server.connect_anew(there.device.serial)
-    again = there.resume(campaign)
-    again.ended_well()
-    assert [e["finished"] for e in again.of("campaign_resumed")] == [[0]]
-    there.is_as_before()
 
-
-# --- the harness goes away -----------------------------------------------------------------------
-
-
-def test_what_a_killed_harness_leaves_ends_with_the_lease_and_is_put_back_by_the_next(
-    there: Phone,
-) -> None:
-    campaign = there.start(*THREE, "target.lease_s=4", "schedule.probe_s=8")
-    campaign.until_in_cell(1)
+    # the harness is killed
+    campaign = there.resume(campaign)
+    campaign.until_in_cell(1, attempt=4)
     campaign.signal(signal.SIGKILL)
     killed = time.monotonic()
     campaign.process.wait()
@@ -168,50 +194,17 @@ def test_what_a_killed_harness_leaves_ends_with_the_lease_and_is_put_back_by_the
     assert there.processes() != {}
     there.until_left(4 + 10)
     assert time.monotonic() - killed > 2.0  # it was the lease that ended them
-    assert there.is_prepared()  # nobody was there to put it back
-
-    again = there.resume(campaign)
-    again.until_in_cell(1)
     assert there.is_prepared()
-    again.ended_well()
-    (resumed,) = again.of("campaign_resumed")
-    assert resumed["finished"] == [0]
-    there.is_as_before()
 
-
-def test_another_campaign_puts_back_what_a_killed_one_left(there: Phone) -> None:
-    there.device.put_setting("stay_on_while_plugged_in", "0")
-    killed = there.start(*THREE, "target.lease_s=3")
-    killed.until_in_cell(0)
-    killed.signal(signal.SIGKILL)
-    there.until_left(3 + 10)
-    assert there.is_prepared()
-    there.start(*THREE, "cell.n_predict=192").ended_well()
-    assert there.device.setting("stay_on_while_plugged_in") == "0"
+    # the next puts the phone back, also where it is another campaign
+    there.start(*SURVEY, "~cells.retention", "~cells.spec2").ended_well()
+    assert there.device.setting(STAY_ON) == "0"
     there.has_its_settings()
 
-
-@pytest.mark.parametrize("where", ["cell", "pause", "away"])
-def test_an_interrupted_campaign_leaves_the_phone_as_it_was(there: Phone, where: str) -> None:
-    campaign = there.start(*THREE, "schedule.spacing_s=5", "target.lease_s=4")
-    if where == "pause":
-        campaign.until_waiting(1)
-    else:
-        campaign.until_in_cell(1)
-    if where == "away":
-        there.device.freeze()
-        campaign.until_said("connection lost")
-    campaign.signal(signal.SIGINT)
-    asked = time.monotonic()
-    assert campaign.ended(60) == 130
-    assert time.monotonic() - asked < 10.0
-    assert "go on with" in campaign.one_line() or "resume with" in campaign.one_line()
-    if where == "away":
-        there.device.thaw()
-        assert "settings were not" in campaign.out
-        there.until_left(4 + 10)
-        assert there.clients() == []
-    else:
-        there.is_as_before()
-    there.resume(campaign).ended_well()
+    campaign = there.resume(campaign)
+    campaign.until_in_cell(1, attempt=5)
+    assert there.is_prepared()
+    campaign.ended_well()
+    assert [e["finished"] for e in campaign.of("campaign_resumed")] == [[0]] * 5
+    assert there.device.setting(STAY_ON) == "0"
     there.is_as_before()

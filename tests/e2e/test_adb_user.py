@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from adb_campaigns import SHORT, Phone, phone, quoted
+from adb_campaigns import LONG, SURVEY, Campaign, Phone, phone, quoted
 from adb_device import AdbDevice, why_unavailable
 from adb_device_parts import free_port
 
@@ -19,7 +19,8 @@ pytestmark = [
         why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
     ),
 ]
-THREE = (*SHORT, "~cells.spec2")
+TWO = (*SURVEY, "~cells.spec2")
+ONE = (*TWO, "~cells.retention")
 NASTY = "a b'c\"d$(touch PWNED)`touch PWNED`\\ü;&|<>*\nz"
 
 
@@ -38,7 +39,7 @@ def there(tmp_path: Path) -> Iterator[Phone]:
 @needs_root
 def test_a_phone_that_is_full_says_so_before_anything_is_sent(tmp_path: Path) -> None:
     with phone(tmp_path, data_bytes=24 << 20) as there:
-        refused = there.start(*THREE)
+        refused = there.start(*ONE)
         assert refused.ended(90) == 1
         line = refused.one_line()
         assert "reference-q4_k_m.gguf needs 30 MiB in /data/local/tmp/moe-harness/files" in line
@@ -48,7 +49,7 @@ def test_a_phone_that_is_full_says_so_before_anything_is_sent(tmp_path: Path) ->
 
 
 def test_a_phone_that_gets_full_while_it_is_sent_something_says_so(there: Phone) -> None:
-    campaign = there.start(*THREE)
+    campaign = there.start(*ONE)
     campaign.until("the launcher is there", lambda: there.sent("moe-launcher"))
     there.device.fail_sync_write(20)
     assert campaign.ended(90) == 1
@@ -64,7 +65,7 @@ def test_a_phone_that_fills_up_during_a_cell_ends_the_campaign_which_can_be_resu
     tmp_path: Path,
 ) -> None:
     with phone(tmp_path, data_bytes=96 << 20) as there:
-        campaign = there.start(*THREE)
+        campaign = there.start(*TWO, "cell.n_predict=512")
         campaign.until_in_cell(1)
         fill = there.device.path("/data/local/tmp/fill")
         with fill.open("wb") as file:
@@ -89,12 +90,10 @@ def test_a_phone_that_fills_up_during_a_cell_ends_the_campaign_which_can_be_resu
 
 
 def test_a_second_campaign_is_refused_or_waits(there: Phone) -> None:
-    first = there.start(*THREE)
+    # long enough for the others to come to it
+    first = there.start(*TWO, f"cells.retention={LONG}")
     first.until_in_cell(0)
-    second, third = (
-        there.start(*THREE, "cell.n_predict=128", *more)
-        for more in ((), ("session.wait_for_device_s=300",))
-    )
+    second, third = (there.start(*ONE, *more) for more in ((), ("session.wait_for_device_s=300",)))
     assert second.ended(60) == 1
     for words in ("another campaign measures there", first.directory.name, "wait_for_device_s"):
         assert words in second.one_line()
@@ -114,7 +113,7 @@ def test_odd_names_arrive_unchanged_and_execute_nothing(there: Phone, tmp_path: 
     prompt = "In the $(touch PWNED) \"beginning\"\n'God' `touch PWNED` \\ created é"
     there.runs = runs
     campaign = there.start(
-        *THREE,
+        *TWO,
         "cell.n_predict=64",
         f"target.dir={quoted(f'/data/local/tmp/{NASTY}/moe')}",
         f"target.name={quoted('my $(phone)')}",
@@ -139,38 +138,48 @@ def test_odd_names_arrive_unchanged_and_execute_nothing(there: Phone, tmp_path: 
 # --- a phone that is not ready -------------------------------------------------------------------
 
 
-def refused(there: Phone, *overrides: str, target: bool = True) -> str:
-    """What it says, having started nothing."""
-    campaign = there.start(*THREE, *overrides, target=target)
-    assert campaign.ended(60) in (1, 2)
+def asked(there: Phone, *overrides: str, target: bool = True) -> Campaign:
+    return there.start(*ONE, *overrides, target=target)
+
+
+def refused(there: Phone, *campaigns: Campaign) -> list[str]:
+    """What each says, having started nothing."""
+    codes = [campaign.ended(90) for campaign in campaigns]
+    assert set(codes) <= {1, 2}
     assert there.clients() == []
     assert not list(there.runs.glob("*"))
-    return campaign.one_line()
+    return [campaign.one_line() for campaign in campaigns]
 
 
 def test_what_is_said_of_a_phone_that_cannot_be_used(there: Phone) -> None:
-    said = refused(there, "target=adb", "target.adb=/nowhere/adb", target=False)
-    assert "no program '/nowhere/adb'" in said
-    assert "apt-get install adb" in said
-    said = refused(there, "target=adb", f"target.serial=127.0.0.1:{free_port()}", target=False)
-    assert "nothing listens there" in said
-    for place in ("/sdcard/moe", "/storage/emulated/0/moe"):
-        said = refused(there, f"target.dir={place}")
+    nowhere = f"target.serial=127.0.0.1:{free_port()}"
+    no_adb, no_phone, *fuse, system = refused(
+        there,
+        asked(there, "target=adb", "target.adb=/nowhere/adb", target=False),
+        asked(there, "target=adb", nowhere, target=False),
+        asked(there, "target.dir=/sdcard/moe"),
+        asked(there, "target.dir=/storage/emulated/0/moe"),
+        asked(there, "target.dir=/system/moe"),
+    )
+    assert "no program '/nowhere/adb'" in no_adb
+    assert "apt-get install adb" in no_adb
+    assert "nothing listens there" in no_phone
+    assert len(fuse) == 2
+    for said in fuse:
         assert "FUSE" in said
         assert "/data/local/tmp" in said
-    said = refused(there, "target.dir=/system/moe")
-    assert "target.dir" in said
+    assert "target.dir" in system
 
 
 def test_what_is_said_where_there_is_no_phone_or_too_many(there: Phone) -> None:
     with AdbDevice() as other:
         there.server.connect(other.serial)
-        said = refused(there, "target=adb", target=False)
+        (said,) = refused(there, asked(there, "target=adb", target=False))
         assert "2 devices are connected; say which with target.serial=" in said
         assert other.serial in said
         there.server.run("disconnect", other.serial)
     there.server.run("disconnect", there.device.serial)
-    said = refused(there, "target=adb", target=False)
+    (said,) = refused(there, asked(there, "target=adb", target=False))
     assert "adb sees no device" in said
     assert "USB debugging" in said
 
@@ -178,9 +187,9 @@ def test_what_is_said_where_there_is_no_phone_or_too_many(there: Phone) -> None:
 def test_what_is_said_of_a_phone_that_does_not_let_us_in(tmp_path: Path) -> None:
     with phone(tmp_path) as there:
         there.device.unauthorize()
-        said = refused(there)
+        (said,) = refused(there, asked(there))
         assert "has not accepted this computer's key: unlock its screen" in said
         there.device.change(auth="open")
         there.device.go_offline()
-        said = refused(there, "target.connect_timeout_s=5")
-        assert "(is it on this network, and awake?) has not answered for 5 s" in said
+        (said,) = refused(there, asked(there, "target.connect_timeout_s=3"))
+        assert "(is it on this network, and awake?) has not answered for 3 s" in said

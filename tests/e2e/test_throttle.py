@@ -1,184 +1,180 @@
-"""A phone that throttles during the third cell: caps fall, it heats up, and its engine is slowed.
+"""A phone that throttles in the middle of a campaign: caps fall, it heats up, its engine is slowed.
 
 The phone is made up (tests/adb_device), its slowness is real: a CPU quota over all its processes.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from adb_device import AdbDevice, why_unavailable
-from adb_device_parts import free_port, host
+from adb_campaigns import SHORT, SURVEY, Phone, phone
+from adb_device import why_unavailable
 from quota_parts import CpuQuota, QuotaUnavailableError, cpu_quota
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-REPO = Path(__file__).resolve().parents[2]
-ZONE, POLICY = "thermal_zone2", "policy4"
-COOL_C, HOT_C = 39.1, 78.5
-FREE_KHZ, CAPPED_KHZ = 2_841_600, 1_420_800
-THIRD = "cell 3 of 4 spec2: "
-HELD_CORES = 0.15
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
+    ),
+]
+HOT_C, COOL_C = 84.0, 39.1
+CAPPED_KHZ, FULL_KHZ = 1_200_000, 2_841_600  # of the fast cores
+CAP_FELL = "frequency cap of policy4 fell from 2.84 to 1.20 GHz"
+# the third cell is spec2, the fourth the sentinel
+MATCHED_PAIR = (*SHORT, "session.cpu_temp_rise_c=20", "cell.n_predict=384")
 
 
 @dataclass
-class Phone:
-    device: AdbDevice
+class Hot:
+    """A phone and the quota that slows it down."""
+
+    phone: Phone
     quota: CpuQuota
-    environment: dict[str, str]
 
     def throttle(self) -> None:
-        self.quota.hold(HELD_CORES)
-        self.device.set_cap(POLICY, CAPPED_KHZ)
-        self.device.set_temperature(ZONE, HOT_C)
+        """The fast cores' cap falls, the CPU is hot, and everything there is slow."""
+        device = self.phone.device
+        device.set_temperature("thermal_zone2", HOT_C)
+        device.set_cap("policy4", CAPPED_KHZ)
+        device.set_thermal_status(3)
+        self.quota.hold(0.2)
 
-    def recover(self) -> None:
+    def cool(self) -> None:
+        device = self.phone.device
+        device.set_temperature("thermal_zone2", COOL_C)
+        device.set_cap("policy4", FULL_KHZ)
+        device.set_thermal_status(0)
         self.quota.lift()
-        self.device.set_cap(POLICY, FREE_KHZ)
-        self.device.set_temperature(ZONE, COOL_C)
-
-    def run(
-        self, runs: Path, *overrides: str, on_line: Callable[[str], None]
-    ) -> tuple[int, list[str]]:
-        """Exit code and all lines; `on_line` gets each as it comes."""
-        words = ["+experiment=matched_pair", "target=adb", f"target.serial={self.device.serial}"]
-        words += ["schedule.spacing_s=1", "schedule.probe_s=0.5", "tracking=off"]
-        words += ["session.cpu_temp_max_c=70", f"runs_dir={runs}", *overrides]
-        lines = []
-        with subprocess.Popen(
-            [sys.executable, "-m", "harness", *words],
-            cwd=REPO,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line.rstrip("\n"))
-                on_line(lines[-1])
-        return process.returncode, lines
 
 
-@pytest.fixture(scope="module")
-def phone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phone]:
-    if reason := why_unavailable():
-        pytest.skip(f"no made-up adb device: {reason}")
-    base = tmp_path_factory.mktemp("throttle")
-    (base / "home").mkdir()
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+@pytest.fixture
+def hot(tmp_path: Path) -> Iterator[Hot]:
     try:
-        with (
-            cpu_quota() as quota,
-            AdbDevice() as device,
-            host(base / "home", free_port()) as adb,
-        ):
-            adb.connect(device.serial)
-            device.enter_cgroup(quota.entrance)
-            environment = {
-                **os.environ,
-                "HOME": str(adb.home),
-                "ANDROID_ADB_SERVER_PORT": str(adb.port),
-                "XDG_CACHE_HOME": cache,
-            }
-            yield Phone(device, quota, environment)
-            device.leave_cgroup(quota.entrance)
+        with cpu_quota() as quota, phone(tmp_path) as there:
+            there.device.enter_cgroup(quota.entrance)
+            try:
+                yield Hot(there, quota)
+            finally:
+                there.device.leave_cgroup(quota.entrance)
     except QuotaUnavailableError as e:
         pytest.skip(str(e))
 
 
-def records(runs: Path) -> dict[int, dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in runs.glob("*/cells/*/record.json")]
-    return {record["index"]: record for record in found}
+def test_what_runs_on_a_phone_that_stays_throttled_is_not_read(hot: Hot) -> None:
+    campaign = hot.phone.start(*MATCHED_PAIR)
+    campaign.until_in_cell(2, tokens=50)
+    hot.throttle()
+    began = time.monotonic()
+    campaign.until_said(f"cell 3 of 4 spec2: {CAP_FELL}")
+    assert time.monotonic() - began < 10.0
+    # while the cell is running
+    assert [e["index"] for e in campaign.of("cell_finished")] == [0, 1]
+    campaign.ended_well()
+    baseline, retention, spec2, sentinel = campaign.records
+
+    found = {e["what"]: e for e in spec2["excursions"]}
+    assert set(found) == {"cap_drop", "cpu_temp_rise"}
+    cap, heat = found["cap_drop"], found["cpu_temp_rise"]
+    assert (cap["sensor"], cap["start"], cap["value"]) == ("policy4", FULL_KHZ, CAPPED_KHZ)
+    assert (heat["value"], heat["start"]) == (HOT_C, COOL_C)
+    assert heat["sensor"].startswith("thermal_zone2")
+    assert baseline["excursions"] == retention["excursions"] == []
+    # it entered the last cell as it left the third, so nothing moved in there
+    assert sentinel["excursions"] == []
+    assert hot.quota.held_back_s > 0.5  # (its speed says little where others use the machine)
+
+    verdict = campaign.verdict
+    assert verdict["drift"]["verdict"] == "throttled"
+    assert any("the cap of policy4 fell" in r for r in verdict["drift"]["reasons"])
+    assert "drift: throttled: the device lowered a frequency cap" in campaign.out
+    outcomes = {v["candidate"]: v["outcome"] for v in verdict["verdicts"]}
+    assert outcomes["spec2"] == "unreadable"
+    assert not set(outcomes.values()) & {"win", "loss"}  # retention ran while all was well
+    cells = {c["cell"]: c for c in verdict["cells"]}
+    assert cells["spec2"]["status"] == cells["sentinel"]["status"] == "contaminated"
+    moved = "the cap of policy4 moved inside spec2, 2.84 GHz to 1.20 GHz"
+    assert any(moved in said for said in cells["spec2"]["reasons"] + cells["spec2"]["notes"])
+    entered = "the cap of policy4 at entry is 1.20 GHz, 2.84 GHz for spec2"
+    assert any(entered in reason for reason in cells["sentinel"]["reasons"])
+    hot.cool()
+    hot.phone.is_as_before()
 
 
-def verdict(runs: Path) -> dict[str, Any]:
-    (path,) = runs.glob("*/verdict.json")
-    return dict(json.loads(path.read_text()))
+def test_a_phone_that_throttles_in_one_cell_makes_that_cell_unreadable(hot: Hot) -> None:
+    campaign = hot.phone.start(*MATCHED_PAIR, "session.cpu_temp_max_c=70", "schedule.spacing_s=1")
+    campaign.until_in_cell(2, tokens=50)
+    hot.throttle()
+    campaign.until("the cell is over", lambda: len(campaign.of("cell_finished")) == 3)
+    hot.cool()
+    campaign.ended_well()
+    assert f"cell 3 of 4 spec2: {CAP_FELL}" in campaign.out
+    heat = "cell 3 of 4 spec2: CPU temperature (thermal_zone2.cpu-1-0): 84.0 °C"
+    assert heat in campaign.out
 
-
-def test_a_throttle_during_the_third_cell_is_found_and_that_cell_unreadable(
-    phone: Phone, tmp_path: Path
-) -> None:
-    def on_line(line: str) -> None:
-        if line == f"{THIRD}running":
-            time.sleep(2.5)  # it has loaded, and decoded some tokens
-            phone.throttle()
-        elif line.startswith(THIRD) and "tok/s, " in line and "tokens" in line:
-            phone.recover()
-
-    try:
-        code, lines = phone.run(tmp_path, on_line=on_line)
-    finally:
-        phone.recover()
-    assert code == 0, lines
-    said = [line for line in lines if line.startswith(THIRD)]
-    assert any("frequency cap of policy4 fell from 2.84 to 1.42 GHz" in line for line in said)
-    assert any("CPU temperature (thermal_zone2.cpu-1-0): 78.5 °C" in line for line in said)
-
-    cells = records(tmp_path)
-    assert {e["what"] for e in cells[2]["excursions"]} == {"cap_drop", "cpu_temp_max"}
-    assert all(cells[i]["excursions"] == [] for i in (0, 1, 3))
-    found = verdict(tmp_path)
-    assert found["drift"]["verdict"] == "throttled"
-    assert any(POLICY in reason for reason in found["drift"]["reasons"])
-    by_name = {v["candidate"]: v for v in found["verdicts"]}
+    found = [{e["what"] for e in r["excursions"]} for r in campaign.records]
+    assert found == [set(), set(), {"cap_drop", "cpu_temp_max", "cpu_temp_rise"}, set()]
+    verdict = campaign.verdict
+    assert verdict["drift"]["verdict"] == "throttled"
+    assert any("policy4" in reason for reason in verdict["drift"]["reasons"])
+    by_name = {v["candidate"]: v for v in verdict["verdicts"]}
     assert by_name["spec2"]["outcome"] == "unreadable"
-    assert any("spec2" in r and POLICY in r for r in by_name["spec2"]["reasons"])
-    assert not any(POLICY in r for r in by_name["retention"]["reasons"])
+    assert any("spec2" in r and "policy4" in r for r in by_name["spec2"]["reasons"])
+    assert not any("policy4" in r for r in by_name["retention"]["reasons"])
 
 
-def test_a_throttled_cell_is_run_again_and_then_counts(phone: Phone, tmp_path: Path) -> None:
-    throttled = []
-
-    def on_line(line: str) -> None:
-        if line == f"{THIRD}running" and not throttled:
-            throttled.append(line)
-            time.sleep(1.5)
-            phone.throttle()
-        elif "does not count" in line:
-            phone.recover()
-
-    try:
-        code, lines = phone.run(tmp_path, "session.on_throttle=repeat", on_line=on_line)
-    finally:
-        phone.recover()
-    assert code == 0, lines
-    assert sum("does not count (throttled: " in line for line in lines) == 1
-    assert [records(tmp_path)[i]["excursions"] for i in range(4)] == [[]] * 4
-    (aborted,) = tmp_path.glob("*/cells/02-spec2.aborted-*")
-    assert (aborted / "device.csv").stat().st_size
-    assert verdict(tmp_path)["drift"]["verdict"] != "throttled"
+def test_a_campaign_that_is_to_stop_there_does_and_goes_on_later(hot: Hot) -> None:
+    campaign = hot.phone.start(*SURVEY, "~cells.spec2", "session.on_throttle=stop")
+    campaign.until_in_cell(1)
+    hot.throttle()
+    assert campaign.ended() == 1
+    line = campaign.one_line()
+    assert line.startswith("harness: error: cell retention does not count, throttled: ")
+    assert [r["index"] for r in campaign.records] == [0]
+    hot.cool()
+    again = hot.phone.resume(campaign)
+    again.ended_well()
+    assert all(r["excursions"] == [] for r in again.records)
+    hot.phone.is_as_before()
 
 
-def test_a_campaign_that_is_to_stop_there_does_and_goes_on_later(
-    phone: Phone, tmp_path: Path
-) -> None:
-    def on_line(line: str) -> None:
-        if line == f"{THIRD}running":
-            time.sleep(1.5)
-            phone.throttle()
-
-    try:
-        code, lines = phone.run(tmp_path, "session.on_throttle=stop", on_line=on_line)
-    finally:
-        phone.recover()
-    assert code == 1, lines
-    assert lines[-1].startswith("harness: error: cell spec2 does not count, throttled: ")
-    assert sorted(records(tmp_path)) == [0, 1]
-    (campaign,) = tmp_path.glob("*matched_pair*")
-    code, lines = phone.run(
-        tmp_path, "session.on_throttle=stop", f"resume={campaign.name}", on_line=lambda _line: None
+def test_a_cell_that_throttles_is_run_again_once_the_phone_has_cooled(hot: Hot) -> None:
+    campaign = hot.phone.start(
+        *MATCHED_PAIR,
+        "session.on_throttle=repeat",
+        "schedule.gate.cap_min_pct=95",
+        "schedule.gate.cpu_temp_max_c=60",
+        "schedule.gate.wait_max_s=120",
     )
-    assert code == 0, lines
-    assert sorted(records(tmp_path)) == [0, 1, 2, 3]
-    assert all(r["excursions"] == [] for r in records(tmp_path).values())
+    campaign.until_in_cell(2, tokens=50)
+    hot.throttle()
+    began = time.monotonic()
+    (lost,) = campaign.until("it is ended", lambda: campaign.of("cell_repeated"))
+    assert time.monotonic() - began < 15.0
+    assert lost["index"] == 2
+    assert re.search(
+        r"throttled: (frequency cap of policy4|rise of the CPU temperature)", lost["reason"]
+    )
+    campaign.until_said("waiting at most", 30)
+    time.sleep(3.0)
+    assert len(campaign.of("cell_started")) == 3, "the gate is shut"
+    hot.cool()
+    campaign.ended_well()
+    assert [e["index"] for e in campaign.of("cell_started")] == [0, 1, 2, 2, 3]
+    assert [r["excursions"] for r in campaign.records] == [[], [], [], []]
+    gates = {g["what"]: g for g in campaign.records[2]["wait"]["gates"]}
+    assert {g["outcome"] for g in gates.values()} == {"met"}
+    assert gates["cap_pct"]["waited_s"] > 2.0
+    assert gates["cpu_temp_c"]["waited_s"] > 2.0
+    assert campaign.records[2]["wait"]["seconds"] > 2.0
+    assert campaign.verdict["drift"]["verdict"] != "throttled"
+    aborted = list(campaign.directory.glob("cells/02-spec2.aborted-*"))
+    assert len(aborted) == 1
+    assert (aborted[0] / "device.csv").stat().st_size
+    assert campaign.out.count("does not count (throttled: ") == 1
+    hot.phone.is_as_before()
