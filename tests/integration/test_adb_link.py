@@ -344,6 +344,11 @@ def test_storage_behind_fuse_is_refused(link: AdbLink, tmp_path: Path) -> None:
 def test_a_signal_to_us_does_not_reach_the_client(link: AdbLink) -> None:
     """Ctrl-C at a terminal goes to a whole process group; a client is in its own."""
     channel = link.open(["cat"])
-    (client,) = [c for c in psutil.Process().children() if "-s" in c.cmdline()]
+
+    def clients() -> list[psutil.Process]:
+        return [c for c in psutil.Process().children() if "-s" in c.cmdline()]
+
+    # what it is started through becomes it, and has no words for a moment
+    (client,) = wait_for(clients, 5)
     assert os.getpgid(client.pid) == client.pid != os.getpgid(0)
     channel.close()
