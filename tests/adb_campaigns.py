@@ -7,6 +7,7 @@ looks at what came of it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -21,15 +22,19 @@ from typing import Any
 from adb_device import AdbDevice
 from adb_device_parts import Adb, free_port, host
 
+from harness.build.toolchain import find_toolchain, links_statically
+
 REPO = Path(__file__).resolve().parents[1]
 # what a phone runs that nobody measures on; the shell's own programs come and go
 AT_REST = {"init", "adbd", "sdcard"}
-# four cells, each long enough to do something to it
+# Four cells, each long enough to do something to it. Fixed performance is for tests of its own: the
+# harness waits whether it takes.
 SHORT = (
     "+experiment=matched_pair",
     "schedule.spacing_s=0.5",
     "schedule.probe_s=0.3",
     "cell.n_predict=512",
+    "target.fixed_performance=false",
     "tracking=off",
 )
 # A cell several times slower than usual, on whatever machine: more experts a token than the model
@@ -42,6 +47,7 @@ SURVEY = (
     "schedule.spacing_s=0",
     "schedule.probe_s=0.1",
     "cell.n_predict=300",
+    "target.fixed_performance=false",
     "tracking=off",
 )
 # of which the harness itself says that it has to wait for nothing else
@@ -69,6 +75,12 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+@functools.cache
+def _builds_for_phones() -> bool:
+    """Whether that of this machine is the toolchain that a campaign on the phone would choose."""
+    return links_statically(find_toolchain())
+
+
 class Phone:
     """A made-up phone, an adb server of its own, and a place for campaigns."""
 
@@ -91,6 +103,8 @@ class Phone:
     def start(self, *overrides: str, target: bool = True) -> Campaign:
         """One harness. Its target is this phone, unless the overrides say which."""
         where = ("target=adb", f"target.serial={self.device.serial}") if target else ()
+        if _builds_for_phones():  # it need not be found out each time
+            where = (*where, "build.toolchain=host")
         if launcher := os.environ.get("MOE_LAUNCHER"):
             overrides = (*overrides, f"engine.launcher={launcher}")
         runs = f"runs_dir={quoted(str(self.runs))}"

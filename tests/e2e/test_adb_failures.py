@@ -19,6 +19,7 @@ pytestmark = [
     ),
 ]
 STAY_ON = "stay_on_while_plugged_in"
+FIXED = "target.fixed_performance=true"
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_a_phone_that_is_away_for_less_than_the_lease_costs_nothing(there: Phone
 
 def test_a_restart_and_an_end_of_the_lease_cost_the_cell_that_was_under_way(there: Phone) -> None:
     campaign = there.start(
-        *SURVEY, f"cells.retention={LONG}", "schedule.spacing_s=1", "target.lease_s=4"
+        *(*SURVEY, FIXED, f"cells.retention={LONG}"), "schedule.spacing_s=1", "target.lease_s=4"
     )
     campaign.until_in_cell(1, tokens=20)
     assert there.is_prepared()
@@ -140,7 +141,7 @@ def test_a_campaign_is_resumed_after_whatever_ended_it(there: Phone) -> None:
     """One campaign, whose second cell is met by one end after the other."""
     there.device.put_setting(STAY_ON, "0")
     campaign = there.start(
-        *(*SURVEY, f"cells.retention={LONG}", "~cells.spec2", "schedule.spacing_s=2"),
+        *(*SURVEY, FIXED, f"cells.retention={LONG}", "~cells.spec2", "schedule.spacing_s=2"),
         *("target.lease_s=4", "target.reconnect_s=5"),
     )
 
@@ -197,7 +198,7 @@ def test_a_campaign_is_resumed_after_whatever_ended_it(there: Phone) -> None:
     assert there.is_prepared()
 
     # the next puts the phone back, also where it is another campaign
-    there.start(*SURVEY, "~cells.retention", "~cells.spec2").ended_well()
+    there.start(*SURVEY, FIXED, "~cells.retention", "~cells.spec2").ended_well()
     assert there.device.setting(STAY_ON) == "0"
     there.has_its_settings()
 
