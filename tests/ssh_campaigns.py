@@ -14,11 +14,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ssh_parts import Sshd
 
 from harness.journal import Event, load_records, read_journal
@@ -38,9 +37,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     return found
 
 
-def _as_from_a_shell() -> None:
-    """What CI's shell may have ignored would stay ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# what CI's shell may have ignored would stay ignored
+AS_FROM_A_SHELL = ("env", "--default-signal=INT")
 
 
 class Running:
@@ -50,13 +48,12 @@ class Running:
         self._said = said
         with said.open("wb") as f:
             self.process = subprocess.Popen(
-                argv,
+                [*AS_FROM_A_SHELL, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=f,
                 stderr=f,
                 env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
                 cwd=TESTS.parent,
-                preexec_fn=_as_from_a_shell,  # noqa: PLW1509
             )
 
     @property
@@ -238,17 +235,11 @@ class Bench:
                 running.kill()
 
 
-@pytest.fixture(scope="module")
-def local_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    sshd = Sshd(tmp_path_factory.mktemp("sshd"))
+def bench_on_loopback(root: Path, launcher: Path, stack: contextlib.ExitStack) -> Bench:
+    """A device behind an sshd of its own, until `stack` ends."""
+    sshd = Sshd(root / "sshd")
+    stack.callback(sshd.stop)
     sshd.start()
-    yield sshd
-    sshd.stop()
-
-
-@pytest.fixture
-def bench(tmp_path: Path, local_sshd: Sshd, launcher: Path) -> Iterator[Bench]:
-    """A device on loopback."""
-    bench = Bench(tmp_path / "bench", local_sshd, launcher)
-    yield bench
-    bench.close()
+    bench = Bench(root / "bench", sshd, launcher)
+    stack.callback(bench.close)
+    return bench

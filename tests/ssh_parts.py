@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,16 @@ def make_key(
 
 
 class Sshd:
-    """A machine with an sshd. `start` it before use, and `stop` it after."""
+    """A machine with an sshd. `start` it before use, and `stop` it after.
+
+    Commands there do not read the start-up files of whoever runs the tests, unless it has a home of
+    its own: what those do (pyenv's take seconds, and turns) is not of these tests. `environment` is
+    for that, in a form for SetEnv, of which sshd takes the first line only: other settings of that
+    kind begin with it.
+    """
+
+    # bash reads its own for sshd only when it is the outermost shell
+    environment = f"SHLVL=2 PATH={Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
 
     def __init__(
         self,
@@ -117,6 +127,7 @@ class Sshd:
 
     def configure(self, settings: str) -> None:
         """Write its configuration, with these settings first; takes effect at the next start."""
+        env = "" if self._own_home else f"SetEnv {self.environment}"
         keys = "\n".join(f"HostKey {self.host_key(kind)}" for kind in self.key_types)
         (self.root / "sshd_config").write_text(f"""{settings}
 Port {self.port}
@@ -133,6 +144,7 @@ MaxStartups 100
 MaxSessions 100
 AcceptEnv LANG LC_*
 Subsystem sftp internal-sftp
+{env}
 """)
 
     def known_line(self, kind: str, name: str | None = None) -> str:

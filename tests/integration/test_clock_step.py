@@ -6,6 +6,7 @@ launcher is linked dynamically for that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import pytest
 from conftest import SOURCE
 from ssh_campaigns import ENDING_S, Bench, wait_for
 from ssh_parts import Sshd
+from together import Body, Outcomes, Together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -64,7 +66,10 @@ time_t time(time_t * out) {
 """
 
 
-@pytest.fixture
+together = Together()
+
+
+@pytest.fixture(scope="module")
 def dynamic_launcher(request: pytest.FixtureRequest) -> Path:
     """The launcher, built once, against this machine's libc."""
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -77,38 +82,43 @@ def dynamic_launcher(request: pytest.FixtureRequest) -> Path:
     return build / "moe-launcher"
 
 
-@pytest.fixture
-def step(tmp_path: Path) -> Path:
+def make_step(root: Path) -> Path:
     """The file with the seconds by which the clock is wrong; `step.so` beside it obeys."""
-    file = tmp_path / "step"
+    file = root / "step"
     file.write_text("0")
-    (tmp_path / "step.c").write_text(STEPPED)
+    (root / "step.c").write_text(STEPPED)
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
     subprocess.run(
         [
             *(compiler, "-shared", "-fPIC", "-O1", f'-DSTEP_FILE="{file}"'),
-            *("-o", tmp_path / "step.so", tmp_path / "step.c"),
+            *("-o", root / "step.so", root / "step.c"),
         ],
         check=True,
     )
     return file
 
 
-@pytest.fixture
-def stepped(step: Path, dynamic_launcher: Path, tmp_path: Path) -> Iterator[Bench]:
-    """A device, and a host, whose clock goes by `step`."""
-    preload = f"LD_PRELOAD={step.with_suffix('.so')}"
-    sshd = Sshd(tmp_path / "sshd", settings=f"SetEnv {preload}")
-    sshd.start()
-    bench = Bench(tmp_path / "bench", sshd, dynamic_launcher, ("env", preload))
-    yield bench
-    bench.close()
-    sshd.stop()
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, dynamic_launcher: Path) -> Iterator[Outcomes]:
+    """Each has a device, and a host, whose clock goes by a step of its own."""
+
+    def run(body: Body, root: Path, stack: contextlib.ExitStack) -> None:
+        step = make_step(root)
+        preload = f"LD_PRELOAD={step.with_suffix('.so')}"
+        sshd = Sshd(root / "sshd", settings=f"SetEnv {Sshd.environment} {preload}")
+        stack.callback(sshd.stop)
+        sshd.start()
+        bench = Bench(root / "bench", sshd, dynamic_launcher, ("env", preload))
+        stack.callback(bench.close)
+        body(bench, step)
+
+    with together.running(request, run) as outcomes:
+        yield outcomes
 
 
-@pytest.mark.parametrize("seconds", [6 * HOUR_S, -6 * HOUR_S])
+@together.each(6 * HOUR_S, -6 * HOUR_S)
 def test_a_step_changes_nothing(stepped: Bench, step: Path, seconds: int) -> None:
     arms = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
     campaign = stepped.start(stepped.model(), arms=arms, n_predict=8, lease_s=6.0)
@@ -128,6 +138,7 @@ def test_a_step_changes_nothing(stepped: Bench, step: Path, seconds: int) -> Non
     stepped.check_left_clean()
 
 
+@together
 def test_the_lease_ends_when_it_should(stepped: Bench, step: Path) -> None:
     arms = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
     campaign = stepped.start(stepped.model(), arms=arms, n_predict=100, lease_s=6.0)

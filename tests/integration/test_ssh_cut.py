@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from ssh_parts import Network, Sshd
+from together import Body, Outcomes, Together
 
 from harness.targets.link import LinkLost
 from harness.targets.ssh import SshLink
@@ -18,42 +21,41 @@ pytestmark = pytest.mark.slow
 
 BOUND_S = 16.0
 
+together = Together()
+
+
+@dataclass(frozen=True)
+class Far:
+    """A machine at the other end of a cable, a link to it, and a directory that both see."""
+
+    network: Network
+    sshd: Sshd
+    link: SshLink
+    root: Path
+
+    def file(self) -> Path:
+        path = self.root / "file"
+        path.write_bytes(os.urandom(1 << 20) * 64)
+        return path
+
 
 @pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
+def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
+    """Each has a machine and a cable of its own."""
 
-
-@pytest.fixture(scope="module")
-def sshd(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    machine = Sshd(
-        tmp_path_factory.mktemp("cut"),
-        address=network.SERVER,
-        port=22,
-        prefix=network.server_prefix,
-    )
-    machine.start()
-    yield machine
-    machine.stop()
-
-
-@pytest.fixture
-def link(network: Network, sshd: Sshd) -> Iterator[SshLink]:
-    with network.inside():
+    def run(body: Body, root: Path, stack: contextlib.ExitStack) -> None:
+        network = Network()
+        stack.callback(network.close)
+        sshd = Sshd(root / "sshd", address=network.SERVER, port=22, prefix=network.server_prefix)
+        stack.callback(sshd.stop)
+        sshd.start()
+        stack.enter_context(network.inside())
         link = SshLink(sshd.config())
-        yield link
-        link.close()
-    network.slow(None)
-    network.mend()
+        stack.callback(link.close)
+        body(Far(network, sshd, link, root))
 
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "file"
-    path.write_bytes(os.urandom(1 << 20) * 64)
-    return path
+    with together.running(request, run) as outcomes:
+        yield outcomes
 
 
 def lost_after(
@@ -88,95 +90,100 @@ def closes_at_once(link: SshLink) -> None:
     assert time.monotonic() - started < 1.0
 
 
-@pytest.mark.parametrize("swallow", [False, True])
-def test_during_a_call(network: Network, link: SshLink, swallow: bool) -> None:
+@together.each(False, True)
+def test_during_a_call(far: Far, swallow: bool) -> None:
     took = lost_after(
-        network, 0.5, lambda: link.call(["sleep", "60"], timeout_s=100), swallow=swallow
+        far.network, 0.5, lambda: far.link.call(["sleep", "60"], timeout_s=100), swallow=swallow
     )
     assert took < BOUND_S
-    closes_at_once(link)
+    closes_at_once(far.link)
 
 
-def test_while_waiting_for_lines(network: Network, link: SshLink) -> None:
-    channel = link.open(["cat"])
+@together
+def test_while_waiting_for_lines(far: Far) -> None:
+    channel = far.link.open(["cat"])
     channel.send(b"x")
-    assert lost_after(network, 0.5, lambda: until_lost(channel)) < BOUND_S
+    assert lost_after(far.network, 0.5, lambda: until_lost(channel)) < BOUND_S
     with pytest.raises(LinkLost):
         channel.send(b"y")
     channel.close()
-    closes_at_once(link)
+    closes_at_once(far.link)
 
 
-def test_while_sending_to_a_program(network: Network, link: SshLink) -> None:
+@together
+def test_while_sending_to_a_program(far: Far) -> None:
     data = bytes(256 << 20)
-    network.slow("80mbit")
-    took = lost_after(network, 0.5, lambda: link.call(["cat"], timeout_s=100, stdin=data))
+    far.network.slow("80mbit")
+    took = lost_after(far.network, 0.5, lambda: far.link.call(["cat"], timeout_s=100, stdin=data))
     assert took < BOUND_S
-    closes_at_once(link)
+    closes_at_once(far.link)
 
 
-def test_during_put_and_on_from_there(
-    network: Network, link: SshLink, file: Path, tmp_path: Path
-) -> None:
-    there = tmp_path / "there"
-    network.slow("80mbit")
-    assert lost_after(network, 1.0, lambda: link.put(file, str(there))) < BOUND_S
-    closes_at_once(link)
+@together
+def test_during_put_and_on_from_there(far: Far) -> None:
+    file, there = far.file(), far.root / "there"
+    far.network.slow("80mbit")
+    assert lost_after(far.network, 1.0, lambda: far.link.put(file, str(there))) < BOUND_S
+    closes_at_once(far.link)
     kept = there.stat().st_size
     assert 0 < kept < file.stat().st_size
     with pytest.raises(LinkLost):
-        link.put(file, str(there))
-    network.slow(None)
-    network.mend()
-    link.reconnect()
+        far.link.put(file, str(there))
+    far.network.slow(None)
+    far.network.mend()
+    far.link.reconnect()
     told: list[int] = []
-    link.put(file, str(there), lambda done, _: told.append(done))
+    far.link.put(file, str(there), lambda done, _: told.append(done))
     assert told[0] >= kept
     assert there.read_bytes() == file.read_bytes()
 
 
-def test_during_get(network: Network, link: SshLink, file: Path, tmp_path: Path) -> None:
-    network.slow("80mbit")
-    assert lost_after(network, 1.0, lambda: link.get(str(file), tmp_path / "back")) < BOUND_S
-    closes_at_once(link)
+@together
+def test_during_get(far: Far) -> None:
+    file, back = far.file(), far.root / "back"
+    far.network.slow("80mbit")
+    assert lost_after(far.network, 1.0, lambda: far.link.get(str(file), back)) < BOUND_S
+    closes_at_once(far.link)
 
 
-def test_while_nobody_uses_it(network: Network, link: SshLink) -> None:
-    network.cut()
+@together
+def test_while_nobody_uses_it(far: Far) -> None:
+    far.network.cut()
     time.sleep(12.0)
     started = time.monotonic()
     with pytest.raises(LinkLost, match="no sign of life"):
-        link.call(["true"], timeout_s=30)
+        far.link.call(["true"], timeout_s=30)
     assert time.monotonic() - started < 0.5
 
 
-def test_closing_a_link_that_is_cut(network: Network, link: SshLink) -> None:
-    channel = link.open(["cat"])
-    network.cut()
+@together
+def test_closing_a_link_that_is_cut(far: Far) -> None:
+    channel = far.link.open(["cat"])
+    far.network.cut()
     channel.close()
-    closes_at_once(link)
+    closes_at_once(far.link)
 
 
-@pytest.mark.parametrize("swallow", [False, True])
-def test_reconnecting_while_it_is_cut(network: Network, sshd: Sshd, swallow: bool) -> None:
-    with network.inside():
-        link = SshLink(sshd.config(connect_timeout_s=3.0))
-        network.swallow() if swallow else network.cut()
-        started = time.monotonic()
-        with pytest.raises(LinkLost, match="cannot connect"):
-            link.reconnect()
-        assert time.monotonic() - started < 5.0
-        network.mend()
+@together.each(False, True)
+def test_reconnecting_while_it_is_cut(far: Far, swallow: bool) -> None:
+    link = SshLink(far.sshd.config(connect_timeout_s=3.0))
+    far.network.swallow() if swallow else far.network.cut()
+    started = time.monotonic()
+    with pytest.raises(LinkLost, match="cannot connect"):
         link.reconnect()
-        assert link.call(["echo", "x"], timeout_s=20).stdout == b"x\n"
-        link.close()
+    assert time.monotonic() - started < 5.0
+    far.network.mend()
+    link.reconnect()
+    assert link.call(["echo", "x"], timeout_s=20).stdout == b"x\n"
+    link.close()
 
 
-def test_a_short_cut_is_no_end(network: Network, link: SshLink) -> None:
-    channel = link.open(["cat"])
-    network.cut()
+@together
+def test_a_short_cut_is_no_end(far: Far) -> None:
+    channel = far.link.open(["cat"])
+    far.network.cut()
     time.sleep(4.0)
-    network.mend()
+    far.network.mend()
     channel.send(b"x")
     until = time.monotonic() + 10
     while not (lines := channel.lines()):
@@ -185,14 +192,18 @@ def test_a_short_cut_is_no_end(network: Network, link: SshLink) -> None:
     assert lines == [b"x"]
 
 
-def test_slow_is_not_dead(network: Network, link: SshLink, tmp_path: Path) -> None:
+@together.each("put", "call", "get")
+def test_slow_is_not_dead(far: Far, how: str) -> None:
     """What is on the way takes longer than the other side may be silent."""
-    network.slow("200kbit", queue_ms=1500)
-    source = tmp_path / "source"
+    far.network.slow("200kbit", queue_ms=1500)
+    source, there = far.root / "source", far.root / "there"
     source.write_bytes(os.urandom(400_000))
-    link.put(source, str(tmp_path / "there"))
-    assert (tmp_path / "there").read_bytes() == source.read_bytes()
-    data = source.read_bytes()[:300_000]
-    assert link.call(["wc", "-c"], timeout_s=200, stdin=data).stdout.strip() == b"300000"
-    link.get(str(source), tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    if how == "call":
+        data = source.read_bytes()[:300_000]
+        assert far.link.call(["wc", "-c"], timeout_s=200, stdin=data).stdout.strip() == b"300000"
+        return
+    if how == "put":
+        far.link.put(source, str(there))
+    else:
+        far.link.get(str(source), there)
+    assert there.read_bytes() == source.read_bytes()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ssh_campaigns import Bench, wait_for
+from ssh_campaigns import ENDING_S, Bench, wait_for
 from ssh_parts import Network, Sshd
+from together import Body, Outcomes, Together
 
 from harness.cachedir import sha256_file
 
@@ -18,36 +20,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SLOW = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
 
 
-@pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
+together = Together()
 
 
 @pytest.fixture(scope="module")
-def sshd(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    sshd = Sshd(
-        tmp_path_factory.mktemp("far"),
-        address=network.SERVER,
-        port=22,
-        prefix=network.server_prefix,
-    )
-    sshd.start()
-    yield sshd
-    sshd.stop()
+def outcomes(request: pytest.FixtureRequest, launcher: Path) -> Iterator[Outcomes]:
+    """Each at its own cable, with its own device at the other end."""
+
+    def run(body: Body, root: Path, stack: contextlib.ExitStack) -> None:
+        network = Network()
+        stack.callback(network.close)
+        sshd = Sshd(root / "far", address=network.SERVER, port=22, prefix=network.server_prefix)
+        stack.callback(sshd.stop)
+        sshd.start()
+        far = Bench(root / "bench", sshd, launcher, network.client_prefix)
+        stack.callback(far.close)
+        body(far, network)
+
+    with together.running(request, run) as outcomes:
+        yield outcomes
 
 
-@pytest.fixture
-def far(network: Network, sshd: Sshd, launcher: Path, tmp_path: Path) -> Iterator[Bench]:
-    """A device at the other end of the cable."""
-    bench = Bench(tmp_path / "bench", sshd, launcher, network.client_prefix)
-    yield bench
-    bench.close()
-    network.slow(None)
-    network.mend()
-
-
+@together
 def test_in_a_cell(far: Bench, network: Network) -> None:
     campaign = far.start(far.model(), arms=SLOW, n_predict=12, lease_s=20.0)
     far.until("cell_started", 1)
@@ -62,6 +56,7 @@ def test_in_a_cell(far: Bench, network: Network) -> None:
     far.check_left_clean()
 
 
+@together
 def test_in_a_transfer_which_goes_on_from_there(far: Bench, network: Network) -> None:
     size = 40 << 20
     model = far.model(size)
@@ -84,6 +79,7 @@ def test_in_a_transfer_which_goes_on_from_there(far: Bench, network: Network) ->
     print(f"{began_at / 2**20:.1f} of {size / 2**20:.0f} MiB were not sent again")
 
 
+@together
 def test_in_the_fetch_of_results(far: Bench, network: Network) -> None:
     n = 3000
     arms = {name: {"token_ms": 0} for name in ("baseline", "half", "off")}
@@ -101,6 +97,7 @@ def test_in_the_fetch_of_results(far: Bench, network: Network) -> None:
     far.check_left_clean()
 
 
+@together
 def test_for_longer_than_anyone_waits(far: Bench, network: Network) -> None:
     model = far.model()
     campaign = far.start(model, arms=SLOW, n_predict=8, lease_s=4.0, reconnect_s=3.0)
@@ -121,7 +118,7 @@ def test_for_longer_than_anyone_waits(far: Bench, network: Network) -> None:
     far.check_left_clean()
 
 
-@pytest.mark.parametrize("moment", ["before it is noticed", "while it is away"])
+@together.each("before it is noticed", "while it is away")
 def test_ctrl_c_while_the_device_is_away(far: Bench, network: Network, moment: str) -> None:
     model = far.model()
     campaign = far.start(model, arms=SLOW, n_predict=8, lease_s=4.0)
@@ -143,6 +140,7 @@ def test_ctrl_c_while_the_device_is_away(far: Bench, network: Network, moment: s
     far.check_left_clean()
 
 
+@together
 def test_ctrl_c_in_a_transfer(far: Bench, network: Network) -> None:
     size = 40 << 20
     model = far.model(size)
@@ -154,7 +152,7 @@ def test_ctrl_c_in_a_transfer(far: Bench, network: Network) -> None:
     took = campaign.ends(130, 30.0)
     assert took < 8.0
     print(f"ended {took:.1f} s after Ctrl-C in a transfer")
-    far.until_clean()
+    far.until_clean(ENDING_S)  # the lease would go on for longer
     assert far.is_free()
     kept = there.stat().st_size
     network.slow(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -11,12 +12,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cell_parts import fake_build, make_arm, make_plan
-from ssh_campaigns import ENDING_S, Bench, bench, local_sshd, wait_for
+from ssh_campaigns import ENDING_S, Bench, bench_on_loopback, wait_for
+from together import Body, Outcomes, Together
 
 from harness.device.claim import owner_of
 from harness.device.deploy import deploy, deploy_launcher
@@ -28,9 +31,9 @@ from harness.session import ModelFiles, run_session
 from harness.targets.local import LocalTarget
 from harness.targets.target import DeviceBusy, Target
 
-__all__ = ["bench", "local_sshd"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
+together = Together()
 SLOW = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
 ENDINGS: dict[str, dict[str, Any]] = {
     "refused": {"exit": 4, "complain": "needs 9 bytes, allowed 8"},
@@ -45,14 +48,21 @@ ENDINGS: dict[str, dict[str, Any]] = {
 MIB = 1 << 20
 
 
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, launcher: Path) -> Iterator[Outcomes]:
+    def run(body: Body, root: Path, stack: contextlib.ExitStack) -> None:
+        body(bench_on_loopback(root, launcher, stack))
+
+    with together.running(request, run) as outcomes:
+        yield outcomes
+
+
 # --- an engine ends badly ---
 
 
 def measure(target: Target, launcher: Path, place: Path, arms: list[Arm]) -> list[CellRecord]:
     """A plan on a target as the harness runs it."""
     model = place.parent / "model.gguf"
-    model.parent.mkdir(exist_ok=True)
-    model.write_bytes(b"none")
     build = deploy_launcher(target, fake_build(launcher))
     target.claim(owner_of(place))
     deployed = deploy(
@@ -71,9 +81,10 @@ def measure(target: Target, launcher: Path, place: Path, arms: list[Arm]) -> lis
         )
 
 
-def test_every_way_a_cell_can_end_is_told_as_here(bench: Bench, launcher: Path) -> None:
+@together
+def test_every_way_a_cell_can_end_is_told_as_here(bench: Bench) -> None:
     arms = [make_arm(), *(make_arm(name, **asked) for name, asked in ENDINGS.items())]
-    if has_cgroup(launcher):
+    if has_cgroup(bench.launcher):
         hungry = make_arm("hungry", eat_mb=200)
         arms.append(
             dataclasses.replace(hungry, cgroup_limit_bytes=64 * MIB, cgroup_mode="required")
@@ -85,9 +96,15 @@ def test_every_way_a_cell_can_end_is_told_as_here(bench: Bench, launcher: Path) 
         say=lambda _line: None,
         on_transfer=lambda *_: None,
     )
+    bench.campaign("here").parent.mkdir()
+    (bench.campaign("here").parent / "model.gguf").write_bytes(b"none")
     try:
-        local = measure(here, launcher, bench.campaign("here"), arms)
-        remote = measure(there, launcher, bench.campaign("there"), arms)
+        with ThreadPoolExecutor(2) as pool:
+            both = [
+                pool.submit(measure, target, bench.launcher, bench.campaign(name), arms)
+                for name, target in (("here", here), ("there", there))
+            ]
+            local, remote = (future.result() for future in both)
     finally:
         here.close()
         there.close()
@@ -111,8 +128,8 @@ def has_cgroup(launcher: Path) -> bool:
 # --- the device's disk is full ---
 
 
-@pytest.fixture
-def small(bench: Bench) -> Iterator[Bench]:
+@contextlib.contextmanager
+def small_disk(bench: Bench) -> Iterator[None]:
     """The device's directory is on a disk of 64 MiB."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("mounting a small tmpfs needs root")
@@ -120,10 +137,23 @@ def small(bench: Bench) -> Iterator[Bench]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(bench.device)]
     if subprocess.run(mount, check=False).returncode != 0:
         pytest.skip("this machine does not allow mounting a tmpfs")
-    yield bench
-    bench.close()
-    wait_for(lambda: not bench.processes())
-    subprocess.run(["umount", "-l", str(bench.device)], check=True)
+    try:
+        yield
+    finally:
+        bench.close()
+        try:
+            wait_for(lambda: not bench.processes())
+        finally:
+            subprocess.run(["umount", "-l", str(bench.device)], check=True)
+
+
+def on_a_small_disk(body: Body) -> Body:
+    @functools.wraps(body)
+    def there(bench: Bench, *values: object) -> None:
+        with small_disk(bench):
+            body(bench, *values)
+
+    return there
 
 
 def fill(bench: Bench, left: int) -> Path:
@@ -136,6 +166,8 @@ def fill(bench: Bench, left: int) -> Path:
     return filler
 
 
+@together
+@on_a_small_disk
 def test_a_disk_without_room_is_told_before_anything_is_sent(small: Bench) -> None:
     campaign = small.start(small.model(70 * MIB))
     campaign.ends(1)
@@ -146,6 +178,8 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(small: Bench) -> No
     assert small.is_free()
 
 
+@together
+@on_a_small_disk
 def test_a_disk_that_fills_up_in_a_transfer(small: Bench) -> None:
     model = small.model(45 * MIB)
     campaign = small.start(model)
@@ -164,7 +198,8 @@ def test_a_disk_that_fills_up_in_a_transfer(small: Bench) -> None:
     small.check_left_clean()
 
 
-@pytest.mark.parametrize("left", [0, 100 * 1024])
+@together.each(0, 100 * 1024)
+@on_a_small_disk
 def test_a_disk_that_fills_up_in_a_cell(small: Bench, left: int) -> None:
     model = small.model()
     arms = {"baseline": {}, "half": {"token_ms": 200}, "off": {}}
@@ -188,9 +223,10 @@ def test_a_disk_that_fills_up_in_a_cell(small: Bench, left: int) -> None:
 # --- others ---
 
 
+@together
 def test_the_second_campaign_refuses_or_waits(bench: Bench) -> None:
     model = bench.model()
-    first = bench.start(model, "first", arms=SLOW, n_predict=30, lease_s=4.0)
+    first = bench.start(model, "first", arms=SLOW, n_predict=20, lease_s=4.0)
     bench.until("cell_started", 1, "first")
 
     second = bench.start(model, "second")
@@ -215,11 +251,12 @@ def test_the_second_campaign_refuses_or_waits(bench: Bench) -> None:
     bench.check_whole("second")
     assert f"{bench.sshd.address}: is free after" in waiting.said
 
-    bench.start(model, "first", arms=SLOW, n_predict=30, lease_s=20.0).ends(0)
-    bench.check_whole("first", n_predict=30)
+    bench.start(model, "first", arms=SLOW, n_predict=20, lease_s=20.0).ends(0)
+    bench.check_whole("first", n_predict=20)
     bench.check_left_clean()
 
 
+@together
 def test_a_campaign_of_this_machine_keeps_others_away(bench: Bench) -> None:
     here = LocalTarget("here", str(bench.lock))
     here.claim(owner_of(bench.campaign("local")))
@@ -234,6 +271,7 @@ def test_a_campaign_of_this_machine_keeps_others_away(bench: Bench) -> None:
 # --- the user has enough ---
 
 
+@together
 def test_ctrl_c_in_a_cell(bench: Bench) -> None:
     model = bench.model()
     campaign = bench.start(model, arms=SLOW, n_predict=20)
@@ -249,6 +287,7 @@ def test_ctrl_c_in_a_cell(bench: Bench) -> None:
     bench.check_left_clean()
 
 
+@together
 def test_ctrl_c_twice(bench: Bench) -> None:
     campaign = bench.start(bench.model(), arms=SLOW, n_predict=20, lease_s=4.0)
     bench.until("cell_started", 1)

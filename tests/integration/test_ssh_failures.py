@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import json
-import random
-import statistics
-import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cell_parts import FAKE_ENGINE
-from ssh_campaigns import ENDING_S, Bench, bench, local_sshd, wait_for
+from ssh_campaigns import ENDING_S, Bench, bench_on_loopback, wait_for
+from together import Body, Outcomes, Together
 
-__all__ = ["bench", "local_sshd"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
+together = Together()
 SLOW = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, launcher: Path) -> Iterator[Outcomes]:
+    def run(body: Body, root: Path, stack: contextlib.ExitStack) -> None:
+        body(bench_on_loopback(root, launcher, stack))
+
+    with together.running(request, run) as outcomes:
+        yield outcomes
 
 
 # --- the way to the device breaks ---
 
 
+@together
 def test_sshd_is_killed_in_a_cell_and_comes_back(bench: Bench) -> None:
     model = bench.model()
     campaign = bench.start(model, arms=SLOW, n_predict=8, lease_s=20.0)
@@ -40,6 +49,7 @@ def test_sshd_is_killed_in_a_cell_and_comes_back(bench: Bench) -> None:
     bench.check_left_clean()
 
 
+@together
 def test_sshd_is_away_for_longer_than_the_lease(bench: Bench) -> None:
     campaign = bench.start(bench.model(), arms=SLOW, n_predict=8, lease_s=4.0)
     bench.until("cell_started", 1)
@@ -59,62 +69,8 @@ def test_sshd_is_away_for_longer_than_the_lease(bench: Bench) -> None:
 
 # --- the harness is killed ---
 
-KILLS = 50
-WATCHED_KILLS = 8
-KILL_LEASE_S = 4.0
-ALIKE = {name: {"token_ms": 100} for name in ("baseline", "half", "off")}
 
-
-@pytest.mark.timeout(1800)
-def test_killed_at_random_moments_nothing_is_lost_or_counted_twice(bench: Bench) -> None:
-    dice = random.Random(6)  # noqa: S311 - a seed, so that it can be repeated
-    watched = set(dice.sample(range(KILLS), WATCHED_KILLS))
-    lived: list[float] = []
-    moments: collections.Counter[str] = collections.Counter()
-    kept: dict[Path, bytes] = {}
-    kills = campaigns = 0
-    began = time.monotonic()
-    bench.start(bench.model(8 << 20), "unharmed", arms=ALIKE, lease_s=KILL_LEASE_S).ends(0)
-    whole_s = time.monotonic() - began
-    while kills < KILLS:
-        name, model = f"campaign-{campaigns}", bench.model(8 << 20)
-        while True:
-            running = bench.start(model, name, arms=ALIKE, lease_s=KILL_LEASE_S)
-            patience = dice.uniform(0.05, 0.9) * whole_s if kills < KILLS else 300.0
-            try:
-                running.ends(0, patience)
-                break
-            except subprocess.TimeoutExpired:
-                running.kill()
-            moments[moment(bench, running.said, name)] += 1
-            if kills in watched:
-                lived.append(bench.until_clean(KILL_LEASE_S + ENDING_S))
-            kills += 1
-            assert "Traceback" not in running.said
-            for event in bench.events("cell_finished", name):
-                record = bench.campaign(name) / event["record"]
-                assert kept.setdefault(record, record.read_bytes()) == record.read_bytes()
-        bench.check_whole(name)
-        bench.check_left_clean()
-        campaigns += 1
-    print(
-        f"{kills} kills in {time.monotonic() - began:.0f} s, in {campaigns} campaigns, which take "
-        f"{whole_s:.1f} s: "
-        f"{dict(moments)}; our processes lived on for {statistics.median(lived):.1f} s (median), "
-        f"{max(lived):.1f} s at most, with a lease of {KILL_LEASE_S:g} s"
-    )
-    assert len(moments) >= 4
-
-
-def moment(bench: Bench, said: str, name: str) -> str:
-    """What a campaign was at when it was killed, as far as one can see."""
-    events = bench.journal(name)
-    mine = [e for e in events if e.event in ("campaign_started", "campaign_resumed")]
-    if said.count("sent model") and not mine:
-        return "sending"
-    return f"after {events[-1].event}" if events else "before the session"
-
-
+@together
 def test_the_harness_itself_killed_and_interrupted(bench: Bench) -> None:
     """By its command line, with all that a campaign does before its session."""
     from harness.models.resolve import write_model

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from ssh_parts import Sshd, needs_root
+from together import Body, Outcomes, Together
 
 from harness.errors import DeviceError
 from harness.targets.link import LinkLost
@@ -33,6 +34,20 @@ ODD = [
 ]
 
 Make = Callable[..., Sshd]
+together = Together()
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
+    """Of those that wait, or copy for long: each with a machine of its own."""
+
+    def run(body: Body, root: Path, stack: contextlib.ExitStack) -> None:
+        machine = Sshd(root / "sshd")
+        stack.callback(machine.stop)
+        body(machine.start(), root)
+
+    with together.running(request, run) as outcomes:
+        yield outcomes
 
 
 @pytest.fixture
@@ -233,11 +248,11 @@ def test_new_keys_on_the_way(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cut_again_and_again(make: Make, tmp_path: Path) -> None:
+@together
+def test_cut_again_and_again(machine: Sshd, root: Path) -> None:
     """A copy that is killed at random moments arrives whole, and each attempt goes on."""
-    machine = make()
     pick = random.Random(6)  # noqa: S311
-    source, there = tmp_path / "source", tmp_path / "there"
+    source, there = root / "source", root / "there"
     source.write_bytes(os.urandom(1 << 20) * 100)
     link = SshLink(machine.config())
     cuts = 0
@@ -274,9 +289,9 @@ def test_cut_again_and_again(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_hangs(make: Make) -> None:
+@together
+def test_a_machine_that_hangs(machine: Sshd, _root: Path) -> None:
     """Its kernel still acknowledges all that we send."""
-    machine = make()
     link = SshLink(machine.config())
     for pid in machine.sessions():
         os.kill(pid, signal.SIGSTOP)
@@ -293,8 +308,8 @@ def test_a_machine_that_hangs(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_our_own_pause_is_not_its_death(make: Make) -> None:
-    machine = make()
+@together
+def test_our_own_pause_is_not_its_death(machine: Sshd, _root: Path) -> None:
     script = f"""
 import time
 from harness.target_config import SshConfig
