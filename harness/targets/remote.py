@@ -43,6 +43,8 @@ printf '\\0%s' "$PWD"
 BEAT = "beat"
 EXIT_BUSY = 7
 CALL_S = 60.0
+# to connect once more for letting the device go; its lease does it otherwise
+CLOSE_S = 3.0
 # A device that is silent for longer, or for a third of the lease, is not there: what is left of the
 # lease has to be enough for connecting again.
 MAX_SILENT_S = 10.0
@@ -445,7 +447,11 @@ class RemoteTarget:
             self._heart = None
         if self._holder is not None and self._steady.given_up is None:
             with contextlib.suppress(HarnessError):
-                self._let_go()
+                try:
+                    self._let_go()
+                except LinkLost:  # it ends with a transfer that is interrupted
+                    self._steady.reconnect_within(CLOSE_S)
+                    self._let_go()
         self._link.close()
 
     def _let_go(self) -> None:

@@ -121,6 +121,15 @@ class Steady:
             raise
         attempt.result()
 
+    def reconnect_within(self, seconds: float) -> None:
+        """Connect again, once, if it takes no longer. Raises LinkLost."""
+        attempt = Reconnecting(self._link)
+        attempt.join(seconds)
+        if attempt.is_alive():
+            attempt.abandon()
+            raise LinkLost(f"{self._name}: no connection within {seconds:g} s")
+        attempt.result()
+
     def wait(self, seconds: float) -> None:
         """Nap; a stop is the end of all attempts, also of those to clean up there."""
         try:
