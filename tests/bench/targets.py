@@ -29,7 +29,7 @@ def cell(runs: Path, overrides: list[str], tokens: int) -> tuple[float, float]:
     subprocess.run(
         [
             *(sys.executable, "-m", "harness", "cell=baseline", "design=survey", "cells={one: {}}"),
-            *("cell.text=heldout", f"cell.n_predict={tokens}", "cell.n_ctx=4096", "tracking=off"),
+            *("cell.text=heldout", f"cell.n_predict={tokens}", "cell.n_ctx=2048", "tracking=off"),
             *("name=targets", f"runs_dir={runs}", "schedule.probe_s=0.3", *overrides),
         ],
         cwd=REPO,
@@ -44,7 +44,7 @@ def cell(runs: Path, overrides: list[str], tokens: int) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=7, help="pairs of a local and an ssh cell")
-    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--tokens", type=int, default=1024)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         sshd = Sshd(Path(scratch) / "sshd")
