@@ -80,5 +80,5 @@ def deploy(
 def _version(target: Target, engine: PurePath) -> str | None:
     """Of an engine that could not be asked here: made for another processor, and no emulator."""
     done = target.call([str(engine), "--version"], timeout_s=VERSION_S)
-    lines = done.stdout.decode(errors="replace").splitlines()
-    return lines[0] if done.code == 0 and lines else None
+    line = done.stdout.decode(errors="replace").partition("\n")[0]
+    return line if done.code == 0 and line.startswith("moe-engine ") else None

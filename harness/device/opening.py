@@ -48,7 +48,7 @@ def open_target(
 
     link: Link
     if isinstance(config, SshConfig):
-        from harness.targets.ssh import SshLink  # type: ignore[import-untyped,unused-ignore]
+        from harness.targets.ssh import SshLink
 
         link = SshLink(config)
         name, lock = config.name or config.host, DEFAULT_LOCK
