@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.analysis.verdict_labels import OUTCOME_WORDS
 from harness.records import CellRecord, Plan
-from harness.report.terminal import OUTCOME_WORDS
 from harness.verdicts import CandidateVerdict
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import numpy as np
 from harness.analysis.device_course import DeviceCourse
 from harness.analysis.device_state import caps_khz, cpu_sensor, states_in_order
 from harness.analysis.series import Array
+from harness.analysis.verdict_labels import DRIFT_WORDS
 from harness.records import CellRecord, DeviceState, Plan, ProbeResult
 from harness.report.plot_style import (
     FAINT,
@@ -24,7 +25,6 @@ from harness.report.plot_style import (
     verdict_in_words,
     wrapped,
 )
-from harness.report.terminal import DRIFT_WORDS
 from harness.verdicts import CampaignVerdict
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from cell_parts import PLAIN, make_arm, make_plan, with_engine
 
+from harness.analysis.verdict_labels import DRIFT_WORDS, OUTCOME_WORDS
 from harness.events import CellFinished, CellProgress, CellStarted, Waiting
 from harness.findings import EvictionRow, IdentityRow, TopKRow
 from harness.records import (
@@ -23,7 +24,7 @@ from harness.records import (
     PredictorScore,
     TargetId,
 )
-from harness.report.terminal import DRIFT_WORDS, OUTCOME_WORDS, Terminal
+from harness.report.terminal import Terminal
 from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
 
 CELL = PlannedCell(1, "cache_half", "cache_half", "candidate", 30.0)
