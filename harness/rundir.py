@@ -6,21 +6,25 @@ Touches `runs_dir` and the campaign's directory; the journal and the records are
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from harness.errors import DeviceError, HarnessError, UsageError
+from harness.jsonable import from_json
 from harness.typed import nearest
 
 CONFIG, PLAN, ENVIRONMENT, VERDICT = "config.yaml", "plan.json", "environment.json", "verdict.json"
 PLOTS = "plots"
+SWEEP = "sweep.json"  # only of a campaign that is part of one
 DEFAULT_RUNS_DIR = "runs"
 
 # may differ between the first command line and the one that resumes
@@ -31,6 +35,33 @@ MIN_FREE_BYTES = 256 * 1024
 
 # conditions of the disk that are the user's to change, not faults of the program
 DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a campaign is part of: several that one command line asked for.
+
+    `index` of `count`, from 0; `overrides` set this campaign apart from the others.
+    """
+
+    id: str
+    name: str
+    index: int
+    count: int
+    overrides: tuple[str, ...] = ()
+
+
+def read_sweep(campaign_dir: Path) -> Sweep | None:
+    """None where the campaign stands alone. Raises DeviceError naming the file that is damaged."""
+    path = campaign_dir / SWEEP
+    try:
+        return from_json(Sweep, json.loads(path.read_bytes()), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise DeviceError(f"{path}: {e.strerror}") from e
+    except ValueError as e:
+        raise DeviceError(f"{path}: {e}") from e
 
 
 def new_id(name: str, now: datetime | None = None) -> str:
