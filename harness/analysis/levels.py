@@ -98,6 +98,18 @@ def levels_in_words(rows: Sequence[LevelRow]) -> list[str]:
     return lines
 
 
+def levels_passed(rows: Sequence[LevelRow]) -> list[str]:
+    """`baseline passed 5 of 7 memory levels, the lowest 64 MiB`, cell by cell."""
+    said = []
+    for cell in dict.fromkeys(row.cell for row in rows):
+        ladder = [row for row in rows if row.cell == cell]
+        passed = [row for row in ladder if row.result == "PASS"]
+        lowest = [row.limit_bytes / MIB for row in passed if row.limit_bytes is not None]
+        words = f"{cell} passed {len(passed)} of {counted(len(ladder), 'memory level')}"
+        said.append(words + (f", the lowest {min(lowest):.4g} MiB" if lowest else ""))
+    return said
+
+
 def details_in_words(rows: Sequence[LevelRow]) -> list[str]:
     """A line for each level that did not end well, in the words of whoever ended it."""
     return [
