@@ -13,13 +13,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import UsageError
 from harness.schema import check_config, known_keys, merge_cells
 from harness.typed import nearest
 
 if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
     from hydra.core.override_parser.types import Override
 
     from harness.schema import Config
@@ -94,8 +95,11 @@ def check(data: Mapping[str, Any]) -> Config:
 
 
 def resolved(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as stored with a campaign: every cell complete in itself."""
-    return merge_cells(data)
+    """The configuration as stored with a campaign: every cell complete in itself.
+
+    What only a sweep of experiments uses is not a campaign's.
+    """
+    return {key: value for key, value in merge_cells(data).items() if key != "nightly"}
 
 
 def overridden(stored: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -148,11 +152,15 @@ def load_yaml(path: Path) -> Any:
 # --- overrides -----------------------------------------------------------------------------------
 
 
-def _parse(lines: list[str]) -> list[Override]:
+def parse_overrides(lines: Iterable[str]) -> list[Override]:
+    """By Hydra's own grammar; a value may stand for several, which only a sweep can use.
+
+    Names that a glob() chooses from are the options of its group, and of conf/cell for `cells.X`.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    parser = OverridesParser.create()
+    parser, names = OverridesParser.create(), _Options(conf_dir())
     parsed = []
     for line in lines:
         try:
@@ -162,10 +170,30 @@ def _parse(lines: list[str]) -> list[Override]:
                 f"{line!r}: not readable as key=value ({_first_line(e)}); "
                 "quote a value with special characters: 'key=\"value\"'"
             ) from None
+        override.config_loader = cast("ConfigLoader", names)
+        parsed.append(override)
+    return parsed
+
+
+class _Options:
+    """The one thing that Hydra asks of a ConfigLoader to resolve a glob()."""
+
+    def __init__(self, conf: Path) -> None:
+        self._conf = conf
+
+    def get_group_options(self, group: str, results_filter: object = None) -> list[str]:
+        del results_filter
+        return options(self._conf, "cell" if re.fullmatch(r"cells\.[^.]+", group) else group)
+
+
+def _parse(lines: list[str]) -> list[Override]:
+    parsed = []
+    for line, override in zip(lines, parse_overrides(lines), strict=True):
         if override.is_sweep_override():
             raise UsageError(
-                f"{line!r}: sweeps over several values are not supported; "
-                "run one campaign for each value, or write a list as key=[a,b]"
+                f"{line!r}: several values make a campaign each, which needs -m "
+                "(python -m harness -m ...); a list is written key=[a,b], "
+                "a text with commas key='\"a,b\"'"
             )
         if override.key_or_group == "hydra" or override.key_or_group.startswith("hydra."):
             raise UsageError(

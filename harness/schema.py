@@ -18,6 +18,7 @@ from typing import Any, Literal
 from harness.build_config import USUAL_BUILD, BuildConfig, check_build
 from harness.engine_flags import EngineFlags, acts, conflict, excluding, off
 from harness.errors import UsageError
+from harness.nightly_config import NO_NIGHT, NightlyConfig, check_no_night
 from harness.session_config import (
     NO_GATES,
     USUAL_SESSION,
@@ -156,6 +157,7 @@ class Config:
     tracking: TrackingConfig
     session: SessionConfig = USUAL_SESSION
     build: BuildConfig = USUAL_BUILD
+    nightly: NightlyConfig = NO_NIGHT
 
 
 # --- checking ------------------------------------------------------------------------------------
@@ -164,6 +166,7 @@ class Config:
 def check_config(data: Mapping[str, Any]) -> Config:
     """Check a composed configuration and return it typed; UsageError names the first fault."""
     config = from_mapping(Config, merge_cells(data))
+    check_no_night(config.nightly)
     for key in ("name", "runs_dir"):
         if not getattr(config, key).strip():
             raise UsageError(f"{key}: empty; add {key}=VALUE")

@@ -72,6 +72,17 @@ class ModelFiles:
     sha256: str | None
 
 
+@dataclass(frozen=True)
+class EarlierCell:
+    """One that was measured on the device just before, by another campaign: the first cell waits.
+
+    `ended` on the clock of the session.
+    """
+
+    ended: float
+    spacing_s: float
+
+
 # --- the session ---------------------------------------------------------------------------------
 
 # Whether a cell is still wanted, given the records so far by index. Asked before each cell of the
@@ -100,6 +111,7 @@ def run_session(
     gate: GateConfig = NO_GATES,
     limits: SessionConfig = USUAL_SESSION,
     stop: StopFlag | None = None,
+    earlier: EarlierCell | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[CellRecord]:
@@ -110,10 +122,11 @@ def run_session(
     show is known. `gate`: what must hold before each, beside the pause; `limits`: what is watched
     while one runs, and how often one that was throttled, or lost with the device, is run again.
 
-    The pause before a cell is measured from the end of the one before; the first cell after a
-    resume waits as well. Raises UsageError (settings that cannot act, or a resume with another
-    plan, engine or model), DeviceError (disk, target, or the opening baseline failed),
-    Interrupted (stop flag or KeyboardInterrupt); what was finished is kept in every case.
+    The pause before a cell is measured from the end of the one before, which may have been another
+    campaign's (`earlier`); the first cell after a resume waits as well. Raises UsageError (settings
+    that cannot act, or a resume with another plan, engine or model), DeviceError (disk, target, or
+    the opening baseline failed), Interrupted (stop flag or KeyboardInterrupt); what was finished is
+    kept in every case.
     """
     session = _Session(
         plan=plan,
@@ -130,6 +143,7 @@ def run_session(
         gate=gate,
         limits=limits,
         stop=stop or StopFlag(),
+        earlier=earlier,
         clock=clock,
         sleep=sleep,
     )
@@ -152,6 +166,7 @@ class _Session:
     gate: GateConfig
     limits: SessionConfig
     stop: StopFlag
+    earlier: EarlierCell | None
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     cell: PlannedCell | None = None  # the one under way
@@ -271,7 +286,7 @@ class _Session:
         `last`: it counts also when it throttles, as it will not be run again.
         """
         self.cell = cell
-        began = self.clock() if self.last_end is None else self.last_end
+        began = self._end_of_last(resumed)
         self._await_end_of_others()
         reason = self._pause(cell, began, resumed)
         gates = self._await_gates(cell)
@@ -328,6 +343,13 @@ class _Session:
             return None
         return read_state(self.target, self.build.launcher)
 
+    def _end_of_last(self, resumed: bool) -> float:
+        """From when on the pause counts: now, where the end of the cell before is not known."""
+        if self.last_end is not None:
+            return self.last_end
+        # after a resume only the campaign's own last cell is the one before, of which it is not
+        return self.clock() if resumed or self.earlier is None else self.earlier.ended
+
     def _pause(self, cell: PlannedCell, began: float, resumed: bool) -> str:
         """Wait until the spacing since `began` is over; the reason of the pause in words."""
         if self.last_end is not None:
@@ -335,6 +357,8 @@ class _Session:
         elif resumed:
             seconds = max(planned.wait_s for planned in self.plan.cells)
             reason = "spacing after a resume"
+        elif self.earlier is not None:
+            seconds, reason = self.earlier.spacing_s, "spacing after the campaign before"
         else:
             seconds, reason = cell.wait_s, "first cell"
         self.journal.append(

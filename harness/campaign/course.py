@@ -8,35 +8,35 @@ and the engine's own opinion of every arm. After the first cell nothing that fai
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import rundir
 from harness.campaign.device import ask_device, connect, make_ready
+from harness.campaign.foresight import PLAN_ONLY, Foresight, show
 from harness.campaign.inputs import check_routes, check_texts, model_file, texts
-from harness.campaign.parts import Campaign
+from harness.campaign.parts import Campaign, Member
 from harness.campaign.sinks import draw_plots, track, track_what_there_is
 from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.judgement import CREATED, stored_plan
 from harness.plan import make_plan
-from harness.schema import Config, check_config
+from harness.schema import check_config
 
 if TYPE_CHECKING:
     from harness.device.readiness import Readiness
     from harness.models import ModelFile
-    from harness.records import CellRecord, GivenText, Plan, TargetId
+    from harness.records import CellRecord, Plan, TargetId
     from harness.report.terminal import Terminal
     from harness.verdicts import CampaignVerdict
 
 
-PLAN_ONLY = "plan only: nothing was run, and the engine was not asked whether it fits"
+def run(overrides: Sequence[str], member: Member | None = None) -> int:
+    """Run, or resume, the campaign that the overrides describe; the process's exit code.
 
-
-def run(overrides: Sequence[str]) -> int:
-    """Run, or resume, the campaign that the overrides describe; the process's exit code."""
+    `member`: where it is one of a sweep's.
+    """
     from harness.report.terminal import Terminal
 
     data = compose(overrides)
@@ -44,7 +44,7 @@ def run(overrides: Sequence[str]) -> int:
         view = Terminal()
         at_end.callback(view.close)
         prepare = _resume if data["resume"] is not None else _start
-        campaign = prepare(data, overrides, view, at_end)
+        campaign = prepare(data, overrides, view, at_end, member or Member())
         return 0 if campaign is None else _carry_out(campaign, view)
 
 
@@ -52,29 +52,27 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _start(
-    data: dict[str, Any], overrides: Sequence[str], view: Terminal, at_end: contextlib.ExitStack
+    data: dict[str, Any],
+    overrides: Sequence[str],
+    view: Terminal,
+    at_end: contextlib.ExitStack,
+    member: Member,
 ) -> Campaign | None:
     """A new campaign, or None when only its plan was asked for."""
     from harness.device.opening import cores_of
-    from harness.models import NotMadeError
 
     config = check(data)
     runs_dir = Path(config.runs_dir)
-    if not config.plan_only:
-        rundir.check_runs_dir(runs_dir)
-    named = texts(config)
-    check_routes(config)
-    try:
-        model = model_file(config)
-    except NotMadeError as e:  # only where nothing is to be made
-        _show_plan_before_model(config, e.name, named, view)
-        return None
-    target, machine = connect(config, view, at_end)
-    plan = make_plan(config, model.info, cores_of(machine), named)
     if config.plan_only:
-        _show_plan(plan, model, runs_dir, target.id, view)
+        show(Foresight(view).of(data), view)
         view.say(PLAN_ONLY)
         return None
+    rundir.check_runs_dir(runs_dir)
+    named = texts(config)
+    check_routes(config)
+    model = model_file(config)
+    target, machine = connect(config, view, at_end)
+    plan = make_plan(config, model.info, cores_of(machine), named)
     name = rundir.new_id(config.name)
     deployed = make_ready(
         config,
@@ -95,18 +93,24 @@ def _start(
         deployed=deployed,
         model=model,
         overrides=tuple(overrides),
+        member=member,
     )
     readiness = ask_device(campaign, view)
     rundir.make_campaign_dir(runs_dir, name)
     with rundir.disk_errors(campaign.directory):
         _write_first_files(campaign, readiness)
+    member.began(campaign.directory)
     view.say(f"campaign {campaign.directory}")
     _show_plan(plan, model, runs_dir, target.id, view)
     return campaign
 
 
 def _resume(
-    data: dict[str, Any], overrides: Sequence[str], view: Terminal, at_end: contextlib.ExitStack
+    data: dict[str, Any],
+    overrides: Sequence[str],
+    view: Terminal,
+    at_end: contextlib.ExitStack,
+    member: Member,
 ) -> Campaign | None:
     """A campaign as it was stored. Raises UsageError when the command line asks for another one."""
     directory = rundir.find_campaign(str(data["resume"]), Path(str(data["runs_dir"])))
@@ -139,7 +143,9 @@ def _resume(
         view=view,
         at_end=at_end,
     )
-    campaign = Campaign(directory, config, stored, plan, target, deployed, model, tuple(overrides))
+    campaign = Campaign(
+        directory, config, stored, plan, target, deployed, model, tuple(overrides), member
+    )
     ask_device(campaign, view)
     view.say(f"campaign {directory}, resumed")
     return campaign
@@ -151,21 +157,6 @@ def _show_plan(
     from harness.history import expected_seconds
 
     view.plan(plan, model.name, expected_seconds(runs_dir, plan, model.sha256, target))
-
-
-def _show_plan_before_model(
-    config: Config, model_name: str, texts: Mapping[str, GivenText], view: Terminal
-) -> None:
-    """A fraction of the experts has no size until the model's file says how large they are."""
-    plan = make_plan(config, None, os.cpu_count() or 1, texts)
-    view.plan(plan, model_name, {})
-    fractions = {name: cell.engine.cache_fraction for name, cell in config.cells.items()}
-    asked = [f"{name} {f:g} of the experts" for name, f in fractions.items() if f is not None]
-    unknown = f"; the cache in MiB is not known until then: {', '.join(asked)}" if asked else ""
-    if config.memory.levels is not None:
-        unknown += "; the levels, shares of its file, are not known in MiB until then"
-    view.say(f"model {model_name}: not made yet, a run makes it first{unknown}")
-    view.say(PLAN_ONLY)
 
 
 def _write_first_files(campaign: Campaign, readiness: Readiness) -> None:
@@ -188,6 +179,8 @@ def _write_first_files(campaign: Campaign, readiness: Readiness) -> None:
     )
     write_atomically(directory / rundir.CONFIG, to_yaml(campaign.data).encode())
     write_json(directory / rundir.ENVIRONMENT, environment)
+    if campaign.member.sweep is not None:
+        write_json(directory / rundir.SWEEP, campaign.member.sweep)
     write_json(directory / rundir.PLAN, campaign.plan)  # last: with it it can be resumed
 
 
@@ -243,7 +236,7 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             build=deployed.build,
             model=files,
             journal=journal,
-            on_event=view.event,
+            on_event=campaign.member.heard(view.event),
             sampling=Sampling(probe_s=campaign.config.schedule.probe_s),
             evict_page_cache=campaign.config.schedule.drop_page_cache,
             wants=steering.wants,
@@ -251,6 +244,7 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             gate=campaign.config.schedule.gate,
             limits=campaign.config.session,
             stop=stop,
+            earlier=campaign.member.earlier(campaign.config.schedule.spacing_s),
         )
 
 

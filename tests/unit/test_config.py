@@ -209,7 +209,7 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("name=a/b", ["name:", "'a/b'"]),
         ("runs_dir=", ["runs_dir", "empty"]),
         ("hydra.run.dir=/x", ["hydra.run.dir", "leave it out"]),
-        ("cell.engine.io_threads=1,2", ["io_threads=1,2", "sweeps"]),
+        ("cell.engine.io_threads=1,2", ["io_threads=1,2", "needs -m", "[a,b]"]),
         ("a=[", ["'a=['", "not readable"]),
     ],
 )

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2] / "harness"
 FLOORS: list[set[str]] = [
     {"__main__"},
     {"cli"},
+    {"sweep"},
     {"campaign"},
     {"verbs", "power"},
     {"steering"},
@@ -41,6 +42,7 @@ FLOORS: list[set[str]] = [
         "session_config",
         "target_config",
         "build_config",
+        "nightly_config",
     },
     {"typed", "jsonable"},
     {"stopping"},
@@ -55,7 +57,7 @@ ONLY_IN = {
     "rich": {"report"},
     "matplotlib": {"report"},
     "gguf": {"verify", "models"},  # models: training alone
-    "hydra": {"configure"},
+    "hydra": {"configure", "sweep"},
     "omegaconf": {"configure", "models"},
 }
 # analysis is pure: it must not reach the disk, a process or the network

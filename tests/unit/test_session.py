@@ -19,7 +19,7 @@ from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.journal import Journal, load_records, read_journal
 from harness.records import CellRecord, Plan, PlannedCell
-from harness.session import ModelFiles, run_session
+from harness.session import EarlierCell, ModelFiles, run_session
 from harness.stopping import StopFlag
 from harness.targets.local import LocalTarget
 from harness.targets.target import PageCache, Running
@@ -193,6 +193,17 @@ def test_cells_run_in_order_with_the_pause_between_end_and_start(bench: Bench) -
     assert gaps == pytest.approx([CELL_S + 30] * 3, abs=0.3)
     assert [r.wait.reason for r in records if r.wait] == ["first cell"] + ["spacing"] * 3
     assert [r.wait.seconds for r in records if r.wait] == pytest.approx([0, 30, 30, 30], abs=0.3)
+
+
+def test_the_first_cell_keeps_its_pause_from_the_last_of_the_campaign_before(bench: Bench) -> None:
+    ended, asked = bench.clock.now, bench.clock.now + 20  # judged, drawn and logged meanwhile
+    bench.clock.now = asked
+    bench.options["earlier"] = EarlierCell(ended, spacing_s=30)
+    first, *_ = bench.run(PLAN)
+    assert bench.target.started[0][0] == pytest.approx(ended + 30, abs=0.3)
+    assert first.wait is not None
+    assert first.wait.reason == "spacing after the campaign before"
+    assert first.wait.seconds == pytest.approx(30, abs=0.3)
 
 
 def test_records_and_events_are_on_disk_as_they_appear(bench: Bench) -> None:
