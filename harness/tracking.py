@@ -169,9 +169,14 @@ def _log(client: MlflowClient, experiment_id: str, data: CampaignData) -> str:
     logged = _logged_cells(client, experiment_id, parent_id)
     for cell in data.cells:
         old = logged.pop(cell.name, [])
-        if not any(run.data.tags.get(DIGEST) == cell.digest for run in old):
+        same = [run for run in old if run.data.tags.get(DIGEST) == cell.digest]
+        if not same:
             _delete(client, old)
             _log_cell(client, experiment_id, parent_id, cell)
+        for run in same:  # what was concluded meanwhile
+            for key, value in cell.tags.items():
+                if run.data.tags.get(key) != value:
+                    client.set_tag(run.info.run_id, key, value)
     for gone in logged.values():  # measured again under another name, or cut short by a crash
         _delete(client, gone)
     _update_parent(client, parent, data)
@@ -236,7 +241,7 @@ def _update_parent(client: MlflowClient, parent: Run, data: CampaignData) -> Non
         run_id,
         metrics=[
             Metric(p.key, p.value, now_ms, p.step)
-            for p in new.points
+            for p in new.read_points()
             if parent.data.metrics.get(p.key) != p.value
         ],
         tags=[RunTag(k, v) for k, v in new.tags.items() if parent.data.tags.get(k) != v],
@@ -279,7 +284,7 @@ def _log_points(client: MlflowClient, run_id: str, cell: RunData) -> None:
     """Per-token series in as few requests as the store allows."""
     from mlflow.entities import Metric
 
-    metrics = [Metric(p.key, p.value, p.unix_ms, p.step) for p in cell.points]
+    metrics = [Metric(p.key, p.value, p.unix_ms, p.step) for p in cell.read_points()]
     for some in _portions(metrics, METRICS_PER_REQUEST):
         client.log_batch(run_id, metrics=some)
 

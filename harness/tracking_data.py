@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from harness.analysis import tables
 from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import levels_in_words
-from harness.analysis.verdict_words import numbers_in_words
+from harness.analysis.verdict_words import headline, numbers_in_words
 from harness.configure import load_yaml, to_yaml
 from harness.engines.native import TOKENS, Row, read_tokens
 from harness.errors import DeviceError
@@ -31,13 +32,14 @@ from harness.journal import RECORD, read_journal
 from harness.jsonable import from_json, to_json
 from harness.records import Arm, CellRecord, CellStatus, Plan
 from harness.rundir import PLOTS
+from harness.tracking_inputs import Input, inputs
 from harness.tracking_text import TAG_CHARS, cut, flatten, name_for_store, without_secrets
 from harness.verdicts import CampaignVerdict
 
-RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 # Part of every cell's digest: raise it when the same files are to be logged differently.
-LAYOUT = "2"
+LAYOUT = "3"
 
 # Running series: name of the summary -> numerator, denominator (None: tokens so far), factor.
 _RUNNING: dict[str, tuple[str | None, str | None, float]] = {
@@ -56,7 +58,7 @@ _RAW = ("wall_ms", "io_ms", "compute_ms", "stall_ms", "read_bytes", "majflt")
 _CELL_STATUS: dict[CellStatus, RunStatus] = {
     "ok": "FINISHED",
     "failed": "FAILED",
-    "refused": "FAILED",
+    "refused": "FAILED",  # but where the limit is what is asked for: see `_cell_run`
     "killed": "KILLED",
 }
 
@@ -73,7 +75,10 @@ class Point:
 
 @dataclass(frozen=True)
 class RunData:
-    """What one run of the store holds. `digest` names the content of a cell's files."""
+    """What one run of the store holds. `digest` names the content of a cell's files.
+
+    `read_points` reads the series when asked: of most cells they are in the store already.
+    """
 
     name: str
     status: RunStatus
@@ -81,10 +86,11 @@ class RunData:
     end_ms: int | None
     params: dict[str, str]
     tags: dict[str, str]
-    points: tuple[Point, ...]
+    read_points: Callable[[], Iterable[Point]]
     files: tuple[Path, ...]
     digest: str = ""
     plots: tuple[Path, ...] = ()
+    inputs: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class CampaignData:
     cells: tuple[RunData, ...]
     config_yaml: str | None
     tables: dict[str, tables.Data]
+    sweep: rundir.Sweep | None = None
 
 
 @dataclass(frozen=True)
@@ -112,14 +119,20 @@ class _Stored:
     verdict: CampaignVerdict | None
     records: tuple[CellRecord, ...] = ()
     cell_dirs: tuple[Path, ...] = field(default=())
+    sweep: rundir.Sweep | None = None
+    running: bool = False
+    standing: str | None = None
 
 
-def read_campaign(directory: Path) -> CampaignData:
+def read_campaign(
+    directory: Path, *, running: bool = False, standing: str | None = None
+) -> CampaignData:
     """Everything to log of the campaign in `directory`.
 
-    Raises DeviceError naming the file that is damaged. Files that are not there are not logged.
+    `running`: it is under way, and `standing` is what can be said so far. Raises DeviceError
+    naming the file that is damaged. Files that are not there are not logged.
     """
-    stored = _read(directory)
+    stored = replace(_read(directory), running=running, standing=standing)
     cells = tuple(
         _cell_run(stored, record, cell_dir)
         for record, cell_dir in zip(stored.records, stored.cell_dirs, strict=True)
@@ -131,6 +144,7 @@ def read_campaign(directory: Path) -> CampaignData:
         cells=cells,
         config_yaml=to_yaml(config) if config else None,
         tables=campaign_tables(stored.records, stored.verdict),
+        sweep=stored.sweep,
     )
 
 
@@ -169,6 +183,7 @@ def _read(directory: Path) -> _Stored:
         verdict=_dataclass(CampaignVerdict, verdict) if verdict.is_file() else None,
         records=tuple(record for record, _ in found),
         cell_dirs=tuple(cell_dir for _, cell_dir in found),
+        sweep=rundir.read_sweep(directory),
     )
 
 
@@ -196,6 +211,8 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
     environment = {k: v for k, v in stored.environment.items() if k != "packages"}
     params |= flatten(without_secrets(environment), "env.")
     tags = {"harness.campaign": stored.directory.name, "harness.kind": "campaign"}
+    if stored.sweep is not None:
+        tags["harness.sweep"] = stored.sweep.id
     points: list[Point] = []
     start_ms = min((c.start_ms for c in cells), default=0)
     end_ms = max((c.end_ms for c in cells if c.end_ms is not None), default=None)
@@ -212,7 +229,10 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
         ]
     status = _campaign_status(stored)
     tags["mlflow.note.content"] = cut(_campaign_note(stored, status), TAG_CHARS)
-    names = (rundir.PLAN, rundir.ENVIRONMENT, rundir.VERDICT, "journal.jsonl", "report.html")
+    names = (
+        *(rundir.PLAN, rundir.ENVIRONMENT, rundir.VERDICT, rundir.SWEEP),
+        *("journal.jsonl", "report.html"),
+    )
     return RunData(
         name=stored.directory.name,
         status=status,
@@ -220,7 +240,8 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
         end_ms=end_ms or start_ms,
         params=params,
         tags=tags,
-        points=tuple(points),
+        read_points=lambda: points,
+        inputs=inputs(stored.environment, () if stored.plan is None else stored.plan.arms.values()),
         files=tuple(p for n in names if (p := stored.directory / n).is_file()),
         plots=tuple(sorted((stored.directory / PLOTS).glob("*.svg"))),
     )
@@ -228,6 +249,8 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
 
 def _campaign_status(stored: _Stored) -> RunStatus:
     """FINISHED: every planned cell ran and is a result. KILLED: it did not come to its end."""
+    if stored.running:
+        return "RUNNING"
     try:
         events = [e.event for e in read_journal(stored.directory)]
     except DeviceError:  # no journal, or one that only resuming can judge: the records decide
@@ -258,12 +281,16 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
     """The verdict in words, as Markdown: it heads the run's page."""
     planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
     lines = []
+    if status == "RUNNING":
+        lines.append(f"**running**: {len(stored.records)} of {planned} cells measured")
+        lines += [] if stored.standing is None else [f"\nso far: {stored.standing}"]
     if status == "KILLED":
         lines.append(f"**interrupted**: {len(stored.records)} of {planned} cells measured")
     for r in stored.records:
         if r.status != "ok":
             lines.append(f"**{r.cell} {r.status}**: {r.status_detail or 'no reason given'}")
     if stored.verdict is not None:
+        lines.insert(0, f"**{headline(stored.verdict)}**\n")
         drift = stored.verdict.drift
         lines += [f"**drift: {drift.verdict}**", *(f"- {r}" for r in drift.reasons)]
         for v in stored.verdict.verdicts:
@@ -283,8 +310,7 @@ def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
     tokens = cell_dir / TOKENS
     content = tokens.read_bytes() if tokens.is_file() else b""
     digest = hashlib.sha256(LAYOUT.encode())
-    timing = _timing(stored, record)
-    for part in (timing.encode(), (cell_dir / RECORD).read_bytes(), content):
+    for part in ((cell_dir / RECORD).read_bytes(), content):
         digest.update(hashlib.sha256(part).digest())
     start_ms = round((record.started_unix_s or 0.0) * 1e3)
     end_ms = start_ms if record.ended_unix_s is None else round(record.ended_unix_s * 1e3)
@@ -292,20 +318,28 @@ def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
         "harness.campaign": stored.directory.name,
         "harness.kind": "cell",
         "harness.status": record.status,
-        "harness.timing": timing,
+        "harness.timing": _timing(stored, record),
         "mlflow.note.content": cut(_cell_note(record), TAG_CHARS),
     }
+    arm = None if stored.plan is None else stored.plan.arms.get(record.arm)
     return RunData(
         name=f"{record.index:02d}-{record.cell}",
-        status=_CELL_STATUS[record.status],
+        # a refusal that was asked for is no failure, and must not look like one among the others
+        status="FINISHED" if record.is_result else _CELL_STATUS[record.status],
         start_ms=start_ms,
         end_ms=end_ms,
         params=_cell_params(stored, record),
         tags=tags,
-        points=tuple(cell_points(record, read_tokens(content), start_ms)),
+        read_points=partial(_read_points, record, cell_dir / TOKENS, start_ms),
+        inputs=inputs(stored.environment, () if arm is None else (arm,)),
         files=tuple(p for p in sorted(cell_dir.iterdir()) if p.is_file() and p.name[0] != "."),
         digest=digest.hexdigest(),
     )
+
+
+def _read_points(record: CellRecord, tokens: Path, start_ms: int) -> Iterator[Point]:
+    content = tokens.read_bytes() if tokens.is_file() else b""
+    return cell_points(record, read_tokens(content), start_ms)
 
 
 def _timing(stored: _Stored, record: CellRecord) -> str:

@@ -25,7 +25,7 @@ FLOORS: list[set[str]] = [
     {"launching"},
     {"report", "tracking", "importers", "collect", "history", "watching"},
     {"tracking_data"},
-    {"tracking_text"},
+    {"tracking_text", "tracking_inputs"},
     {"device"},
     {"analysis", "verify", "events"},
     {"targets", "engines"},
