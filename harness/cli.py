@@ -57,7 +57,14 @@ def _verify(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _doctor(argv: Sequence[str]) -> int:
+    from harness.campaign.doctor import main as run
+
+    return run(list(argv))
+
+
 VERBS: dict[str, tuple[Verb, str]] = {
+    "doctor": (_doctor, "what this device can and cannot tell, and what to do about it"),
     "build": (_build, "build the engine and the launcher, or say what is built"),
     "report": (_report, "judge a campaign again from disk, show its verdict"),
     "import": (_import, "make a campaign of another program's measurements"),

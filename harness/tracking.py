@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
 
 from harness.errors import HarnessError
 from harness.tracking_data import CampaignData, RunData, read_campaign
@@ -292,3 +295,51 @@ def _log_points(client: MlflowClient, run_id: str, cell: RunData) -> None:
 def _portions(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
     for i in range(0, len(items), most):
         yield items[i : i + most]
+
+
+# --- is it there? --------------------------------------------------------------------------------
+
+
+def store_state(uri: str | None, runs_dir: Path) -> str:
+    """In words, the store as it is now; nothing is written, and mlflow not imported.
+
+    Raises TrackingError where it cannot be reached, read or made.
+    """
+    where = uri or default_uri(runs_dir)
+    shown, parts = without_credentials(where), urlsplit(where)
+    if parts.scheme in ("http", "https"):
+        _check_reachable(where)
+        return f"{shown} {_answer_of(where)}"
+    if parts.scheme != "sqlite":
+        return f"{shown}: of this kind it is not tried beforehand"
+    # an absolute path has four slashes
+    path = Path(unquote(parts.path).removeprefix("/"))
+    if not path.exists():
+        parent = next(p for p in path.absolute().parents if p.exists())
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise TrackingError(f"{shown}: {parent} cannot be written")
+        return f"{shown}: not there yet, the first campaign makes it"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as store:
+            store.execute("SELECT 1 FROM experiments LIMIT 1")
+    except sqlite3.Error as e:
+        raise TrackingError(f"{shown}: not a store of MLflow's: {e}") from e
+    if not os.access(path, os.W_OK):
+        raise TrackingError(f"{shown}: cannot be written")
+    return f"{shown}: is there and can be written"
+
+
+def _answer_of(uri: str) -> str:
+    """Whatever a server answers with, it is one; what it lets us do shows when it is logged to."""
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    request = Request(f"{parts.scheme}://{host}{parts.path.rstrip('/')}/health")  # noqa: S310
+    try:
+        with urlopen(request, timeout=CONNECT_S) as answer:  # noqa: S310 - http or https
+            return f"answers (/health: {answer.status})"
+    except HTTPError as e:
+        if e.code >= 500:
+            raise TrackingError(f"MLflow server {without_credentials(uri)} fails: {e}") from e
+        return f"answers (/health: {e.code})"
+    except OSError as e:
+        raise TrackingError(f"MLflow server {without_credentials(uri)} does not answer: {e}") from e

@@ -98,7 +98,7 @@ def _start(
     readiness = ask_device(campaign, view)
     rundir.make_campaign_dir(runs_dir, name)
     with rundir.disk_errors(campaign.directory):
-        _write_first_files(campaign, readiness)
+        write_first_files(campaign, readiness)
     member.began(campaign.directory)
     view.say(f"campaign {campaign.directory}")
     _show_plan(plan, model, runs_dir, target.id, view)
@@ -159,7 +159,8 @@ def _show_plan(
     view.plan(plan, model.name, expected_seconds(runs_dir, plan, model.sha256, target))
 
 
-def _write_first_files(campaign: Campaign, readiness: Readiness) -> None:
+def write_first_files(campaign: Campaign, readiness: Readiness) -> None:
+    """Environment, configuration, plan. The directory exists."""
     from harness.device.environment import describe_environment
     from harness.journal import write_atomically, write_json
 

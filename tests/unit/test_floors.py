@@ -19,6 +19,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"sweep"},
     {"campaign"},
+    {"doctor"},
     {"verbs", "power"},
     {"steering"},
     {"judgement", "session"},

@@ -1,0 +1,171 @@
+"""The doctor's A/A: a real campaign of a baseline against itself, bounded in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import rundir
+from harness.campaign.course import write_first_files
+from harness.campaign.doctor_parts import Ready, needs_of
+from harness.campaign.parts import Campaign
+from harness.doctor.cli import Asked
+from harness.errors import UsageError
+from harness.judgement import CREATED, Measured, judge, pair_settings
+from harness.schema import Config
+from harness.words import counted, duration
+
+if TYPE_CHECKING:
+    from harness.device.suitability import Needs
+    from harness.doctor.noise import Noise
+    from harness.doctor.resolution import Resolution
+    from harness.records import CellRecord, PlannedCell
+    from harness.report.terminal import Terminal
+    from harness.targets.target import Target
+
+# so many are run however long they take: fewer say nothing at all
+_FIRST_CELLS = 4
+
+
+@dataclass
+class Budget:
+    """Which cells still fit: whole pairs, none that would end after `seconds`."""
+
+    seconds: float
+    began_s: float = field(default_factory=time.monotonic)
+
+    def wants(self, cell: PlannedCell, records: Mapping[int, CellRecord]) -> bool:
+        """Asked before each cell, in order."""
+        if cell.index < _FIRST_CELLS or cell.index % 2:
+            # the second of a pair goes with its first
+            return cell.index < _FIRST_CELLS or cell.index - 1 in records
+        spent = time.monotonic() - self.began_s
+        pair = 2 * spent / max(len(records), 1)
+        return spent + pair <= self.seconds
+
+
+@dataclass
+class ShortAA:
+    """Plan and device are there; `measure`, then `noise` and `resolution` of what there is."""
+
+    config: Config
+    data: dict[str, Any]
+    asked: Asked
+    ready: Ready
+    directory: Path
+    target: Target
+    begun: bool = False
+
+    @property
+    def needs(self) -> Needs:
+        """As they were asked for before."""
+        return needs_of(self.config, self.ready, None)
+
+    @property
+    def in_words(self) -> str:
+        """What is about to happen."""
+        tokens = next(iter(self.ready.plan.arms.values())).n_predict
+        return (
+            f"the baseline against itself, {counted(len(self.ready.plan.cells), 'cell')} of "
+            f"{counted(tokens, 'token')} at most, {duration(60 * self.asked.minutes)} at most"
+        )
+
+    def measure(self, view: Terminal) -> None:
+        """Raises as a session does; what was finished is on disk in every case."""
+        from harness.device.launcher import Sampling
+        from harness.device.readiness import Readiness
+        from harness.journal import Journal, write_json
+        from harness.session import ModelFiles, run_session
+        from harness.stopping import StopFlag
+
+        ready, config, stop = self.ready, self.config, StopFlag()
+        deployed = ready.deployed
+        campaign = Campaign(
+            directory=self.directory,
+            config=config,
+            data=self.data,
+            plan=ready.plan,
+            target=self.target,
+            deployed=deployed,
+            model=ready.model,
+            overrides=(*self.asked.overrides,),
+        )
+        rundir.make_campaign_dir(self.directory.parent, self.directory.name)
+        local = self.target.id.kind == "local"
+        place = self.directory if local else self.target.work_dir(self.directory)
+        with rundir.disk_errors(self.directory):
+            write_first_files(campaign, Readiness((), place, None))
+            self.target.heed(stop.nap)
+            with stop.on_signals(), Journal.open(self.directory) as journal:
+                journal.append(CREATED, overrides=campaign.overrides)
+                self.begun = True
+                run_session(
+                    ready.plan,
+                    target=self.target,
+                    build=deployed.build,
+                    model=ModelFiles(deployed.model, deployed.model_files, ready.model.sha256),
+                    journal=journal,
+                    on_event=view.event,
+                    sampling=Sampling(probe_s=config.schedule.probe_s),
+                    evict_page_cache=config.schedule.drop_page_cache,
+                    wants=Budget(60 * self.asked.minutes).wants,
+                    inputs=deployed.inputs,
+                    gate=config.schedule.gate,
+                    limits=config.session,
+                    stop=stop,
+                )
+            measured = Measured.read(self.directory)
+            verdict = judge(measured, measured.records())
+            write_json(self.directory / rundir.VERDICT, verdict)
+
+    def noise(self) -> Noise:
+        """Of all cells that were finished."""
+        from harness.analysis.device_noise import device_of
+        from harness.doctor.noise import noise_of
+
+        measured = Measured.read(self.directory)
+        records = measured.records()
+        series = measured.series(records)
+        try:
+            device = device_of(records, series)
+        except ValueError:  # too few
+            device = None
+        return noise_of(records, series, measured.settings, device)
+
+    def resolution(self, noise: Noise, seconds: float, view: Terminal) -> Resolution | None:
+        """Simulates for so long; with the pauses of a campaign, not those of this A/A."""
+        from harness.configure import compose
+        from harness.doctor.resolution import resolve
+        from harness.power.source import read_source
+
+        measured = Measured.read(self.directory)
+        settings = pair_settings(measured.settings, interim=False)
+        device = None
+        try:
+            source = read_source(str(self.directory), self.directory.parent)
+            device, settings = source.device, source.settings
+        except UsageError:  # too few cells
+            pass
+        spacing_s = float(
+            compose(["+experiment=sequential_pairs", *_schedule(self.asked.overrides)])["schedule"][
+                "spacing_s"
+            ]
+        )
+        said: list[bool] = []
+
+        def progress(done: int, total: int) -> None:
+            del done, total
+            if not said:
+                said.append(True)
+                view.say("simulating campaigns on this noise")
+
+        return resolve(
+            noise, device, settings, spacing_s=spacing_s, seconds=seconds, progress=progress
+        )
+
+
+def _schedule(overrides: tuple[str, ...]) -> list[str]:
+    return [word for word in overrides if word.lstrip("+").startswith("schedule")]
