@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from browser_parts import browser, screenshots
 
 __all__ = ["browser", "screenshots"]  # fixtures
@@ -13,3 +14,17 @@ __all__ = ["browser", "screenshots"]  # fixtures
 # one campaign at a time has a device; a test run must not wait for whoever else tests here
 _LOCKS = tempfile.TemporaryDirectory(prefix="moe-harness-tests-")
 os.environ["MOE_DEVICE_LOCK"] = str(Path(_LOCKS.name) / "device.lock")
+
+# More would measure each other: the cells of tests are real, and take a core each.
+_WORKERS = 2
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """All tests run file by file in two workers; a choice of them in this process alone.
+
+    Half of the time of most slow tests is waiting: for leases, dead lines, spacing.
+    """
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return 0
+    config.option.dist = "loadfile"
+    return _WORKERS
