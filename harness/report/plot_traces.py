@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,16 +14,19 @@ from harness.report.plot_style import (
     FAINT,
     FLAGGED,
     INK,
-    MOST_POINTS,
     SMALL,
-    ArmStyle,
-    arm_styles,
     head,
     new_figure,
-    verdict_in_words,
     wrapped,
 )
-from harness.verdicts import CampaignVerdict, CellVerdict
+from harness.report.trace_columns import (
+    TraceColumn,
+    median_trace,
+    percent_of,
+    seen_range,
+    traces_of,
+)
+from harness.verdicts import CampaignVerdict
 from harness.words import counted
 
 if TYPE_CHECKING:
@@ -32,45 +34,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH_IN, _HEIGHT_IN = 9.5, 7.0
-# tokens over which a cell's own noise is smoothed, where it is compared with its arm
-_SMOOTHED = 9
-_MOST_NAMED = 6
 _MOST_ACROSS = 4
 _MOST_BESIDE = 3
 _WALL = "wall time per token, ms"
-
-
-@dataclass(frozen=True)
-class _Column:
-    """Cells that are drawn together. `walls`: milliseconds per token, by index of the cell.
-
-    `stretches`: first and last flagged token of contaminated cells. `as_picture`: too many points
-    for lines.
-    """
-
-    title: str
-    cells: Sequence[CellRecord]
-    walls: Mapping[int, Array]
-    stretches: Mapping[int, tuple[int, int]]
-    styles: Mapping[str, ArmStyle]
-    baseline: str | None
-
-    @property
-    def as_picture(self) -> bool:
-        return sum(len(w) for w in self.walls.values()) > MOST_POINTS
-
-    @property
-    def named(self) -> bool:
-        """Few enough flagged stretches for each to be told."""
-        return len(self.stretches) <= _MOST_NAMED
-
-    @property
-    def arms(self) -> list[str]:
-        ran = {r.arm for r in self.cells}
-        return [arm for arm in self.styles if arm in ran]
-
-    def of_arm(self, values: Mapping[int, Array], arm: str | None) -> list[Array]:
-        return [values[r.index] for r in self.cells if r.arm == arm]
 
 
 def draw_traces(
@@ -79,27 +45,16 @@ def draw_traces(
     records: Sequence[CellRecord],
     series: Mapping[int, Series],
 ) -> Figure | None:
-    """One column a candidate, beside its baseline. None where no token of any cell has a time.
-
-    Where nothing is compared, one panel an arm: its text need not be another's.
-    """
-    traced = [r for r in sorted(records, key=lambda r: r.index) if r.index in series]
-    if not traced:
+    """One column a candidate, or one panel an arm; None where no token of any cell has a time."""
+    traces = traces_of(verdict, plan, records, series)
+    if traces is None:
         return None
-    ran = {r.arm for r in traced}
-    compared = [v for v in verdict.verdicts if {v.candidate, v.baseline} <= ran]
-
-    def column(title: str, arms: Collection[str]) -> _Column:
-        return _column(title, [r for r in traced if r.arm in arms], verdict, plan, series)
-
-    if compared:
-        columns = [column(verdict_in_words(v), {v.baseline, v.candidate}) for v in compared]
-        return _of_pairs(columns)
-    arms = [column(arm, {arm}) for arm in arm_styles(plan, traced) if arm in ran]
-    return _of_arms(verdict.campaign, arms)
+    if traces.compared:
+        return _of_pairs(traces.columns)
+    return _of_arms(verdict.campaign, traces.columns)
 
 
-def _of_pairs(columns: Sequence[_Column]) -> Figure:
+def _of_pairs(columns: Sequence[TraceColumn]) -> Figure:
     across = min(len(columns), _MOST_BESIDE)
     down = -(-len(columns) // across)
     figure = new_figure(max(_WIDTH_IN, 5.2 * across), _HEIGHT_IN * down)
@@ -122,7 +77,7 @@ def _of_pairs(columns: Sequence[_Column]) -> Figure:
     return figure
 
 
-def _of_arms(campaign: str, columns: Sequence[_Column]) -> Figure:
+def _of_arms(campaign: str, columns: Sequence[TraceColumn]) -> Figure:
     across = min(len(columns), _MOST_ACROSS)
     down = -(-len(columns) // across)
     figure = new_figure(_WIDTH_IN if across > 1 else 0.7 * _WIDTH_IN, 0.6 + 2.3 * down)
@@ -140,23 +95,7 @@ def _of_arms(campaign: str, columns: Sequence[_Column]) -> Figure:
     return figure
 
 
-def _column(
-    title: str,
-    cells: Sequence[CellRecord],
-    verdict: CampaignVerdict,
-    plan: Plan,
-    series: Mapping[int, Series],
-) -> _Column:
-    walls = {r.index: series[r.index].wall_ms for r in cells}
-    stretches = {
-        c.index: flagged_tokens(c, len(walls[c.index]))
-        for c in verdict.cells
-        if c.status == "contaminated" and c.index in walls
-    }
-    return _Column(title, cells, walls, stretches, arm_styles(plan, cells), plan.baseline)
-
-
-def _walls(axes: Axes, column: _Column, strong: float = 1.8) -> list[Any]:
+def _walls(axes: Axes, column: TraceColumn, strong: float = 1.8) -> list[Any]:
     """Cells faint, the median of each arm `strong` (points), flagged stretches over them."""
     handles: list[Any] = []
     _faint(axes, column, column.walls, linewidth=0.5, alpha=0.3)
@@ -186,10 +125,10 @@ def _walls(axes: Axes, column: _Column, strong: float = 1.8) -> list[Any]:
     return handles
 
 
-def _against_median(axes: Axes, column: _Column) -> None:
+def _against_median(axes: Axes, column: TraceColumn) -> None:
     """Every cell over the median baseline cell: what the text makes of a token falls out."""
     measure = median_trace(column.of_arm(column.walls, column.baseline))
-    percent = {index: _percent(wall, measure) for index, wall in column.walls.items()}
+    percent = {index: percent_of(wall, measure) for index, wall in column.walls.items()}
     axes.axhline(0, color=INK, linewidth=0.8)
     _faint(axes, column, percent, linewidth=0.7, alpha=0.4)
     for arm in column.arms:
@@ -205,14 +144,14 @@ def _against_median(axes: Axes, column: _Column) -> None:
     if not column.named:
         words = f"{len(column.stretches)} contaminated cells"
         axes.text(1, 0.02, words, transform=axes.transAxes, ha="right", fontsize=SMALL)
-    axes.set_ylim(*_seen(np.concatenate(list(percent.values()))))
+    axes.set_ylim(*seen_range(np.concatenate(list(percent.values()))))
     axes.set_xlim(left=-1)
     axes.axvspan(-1, WARM_UP_TOKENS - 0.5, color=FAINT, alpha=0.15, linewidth=0)
     axes.text(-0.5, 0.02, "warm-up", transform=axes.get_xaxis_transform(), fontsize=SMALL)
 
 
 def _faint(
-    axes: Axes, column: _Column, values: Mapping[int, Array], *, linewidth: float, alpha: float
+    axes: Axes, column: TraceColumn, values: Mapping[int, Array], *, linewidth: float, alpha: float
 ) -> None:
     """One line a cell."""
     from matplotlib.collections import LineCollection
@@ -238,43 +177,6 @@ def _name(axes: Axes, words: str, x: float, y: float) -> None:
         fontsize=SMALL,
         color=FLAGGED,
     )
-
-
-def _percent(wall: Array, measure: Array) -> Array:
-    shared = min(len(wall), len(measure))
-    return np.asarray(np.expm1(smoothed(np.log(wall[:shared] / measure[:shared]))) * 100, float)
-
-
-def _seen(percent: Array) -> tuple[float, float]:
-    """All but the farthest of it."""
-    low, high = np.quantile(percent, [0.005, 0.995])
-    pad = 0.1 * (high - low) + 2
-    return float(low - pad), float(high + pad)
-
-
-def flagged_tokens(cell: CellVerdict, tokens: int) -> tuple[int, int]:
-    """Those that its reasons are about; all, where that is the whole cell."""
-    if cell.stretch is None:
-        return 0, tokens - 1
-    first, last = cell.stretch
-    return first, min(last, tokens - 1)
-
-
-def median_trace(walls: Sequence[Array]) -> Array:
-    """Token by token over all cells that got so far."""
-    longest = max(len(w) for w in walls)
-    table = np.full((len(walls), longest), np.nan)
-    for i, wall in enumerate(walls):
-        table[i, : len(wall)] = wall
-    return np.asarray(np.nanmedian(table, axis=0), float)
-
-
-def smoothed(values: Array) -> Array:
-    """Running median over `_SMOOTHED` tokens, over fewer at the ends."""
-    half = _SMOOTHED // 2
-    padded = np.concatenate([np.full(half, np.nan), values, np.full(half, np.nan)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, _SMOOTHED)
-    return np.asarray(np.nanmedian(windows, axis=1), float)
 
 
 def _plain_ticks(axes: Axes) -> None:

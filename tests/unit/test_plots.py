@@ -34,8 +34,9 @@ from harness.records import (
 from harness.report.plot_estimates import draw_estimates
 from harness.report.plot_style import arm_styles
 from harness.report.plot_timeline import draw_timeline
-from harness.report.plot_traces import draw_traces, flagged_tokens, median_trace, smoothed
+from harness.report.plot_traces import draw_traces
 from harness.report.plots import write_plots
+from harness.report.trace_columns import flagged_tokens, median_trace, smoothed
 from harness.verdicts import (
     CampaignVerdict,
     CandidateVerdict,
