@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from harness import rundir
+from harness.configure import load_yaml
+from harness.journal import read_journal
 from harness.jsonable import from_json, to_json
 from harness.judgement import Measured, judge
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict
+
+if TYPE_CHECKING:
+    from harness.report.contents import Contents
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,11 +26,21 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m harness report",
         description="Judge a campaign again from its records, and show what was found. "
-        "Changes nothing in its directory, but for plots that are asked for.",
+        "Changes nothing in its directory, but for what --html and --plots ask for.",
     )
     p.add_argument("run", metavar="RUN", help="a campaign's directory, or its id in --runs-dir")
     p.add_argument("--runs-dir", type=Path, default=Path(rundir.DEFAULT_RUNS_DIR), metavar="DIR")
     p.add_argument("--plots", action="store_true", help="draw plots/*.svg in its directory")
+    p.add_argument(
+        "--html",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write one self-contained page: report.html in its directory, or FILE",
+    )
+    p.add_argument(
+        "--md", action="store_true", help="print Markdown for a pull request, and nothing else"
+    )
     p.add_argument("--json", action="store_true", help="print the verdict as JSON")
     return p
 
@@ -36,7 +52,14 @@ def main(argv: list[str]) -> int:
     measured = Measured.read(directory)
     records = measured.records()
     verdict = judge(measured, records)
-    plots = draw(measured, records, verdict) if args.plots else []
+    written = draw(measured, records, verdict) if args.plots else []
+    if args.html is not None:
+        written.append(write_html(measured, records, verdict, args.html or None))
+    if args.md:
+        from harness.report.markdown import markdown_report
+
+        print(markdown_report(contents_of(measured, records, verdict)), end="")
+        return 0
     if args.json:
         print(json.dumps(to_json(verdict), indent=1))
         return 0
@@ -51,8 +74,8 @@ def main(argv: list[str]) -> int:
         for index, wrong in sorted(measured.damaged.items()):
             view.say(f"cell {index} is left out: {wrong}", "yellow")
         view.say(_against_stored(directory, verdict))
-        for path in plots:
-            view.say(f"drawn: {path}")
+        for path in written:
+            view.say(f"written: {path}")
     finally:
         view.close()
     return 0
@@ -71,6 +94,54 @@ def draw(measured: Measured, records: Sequence[CellRecord], verdict: CampaignVer
         measured.device_courses(records),
         margin_pct=measured.settings.margin_pct,
     )
+
+
+def write_html(
+    measured: Measured,
+    records: Sequence[CellRecord],
+    verdict: CampaignVerdict,
+    file: str | None = None,
+) -> Path:
+    """Write the page that shows the campaign: `file`, or report.html in its directory."""
+    from harness.report.html import write_report
+
+    contents = contents_of(measured, records, verdict, device=True)
+    return write_report(contents, None if file is None else Path(file))
+
+
+def contents_of(
+    measured: Measured,
+    records: Sequence[CellRecord],
+    verdict: CampaignVerdict,
+    *,
+    device: bool = False,
+) -> Contents:
+    """What a report is made of; `device`: also what was sampled while cells ran."""
+    from harness.report.contents import Contents
+
+    stored = load_yaml(measured.directory / rundir.CONFIG)
+    return Contents(
+        directory=measured.directory.absolute(),
+        plan=measured.plan,
+        verdict=verdict,
+        records=records,
+        series=measured.series(records),
+        device=measured.device_courses(records) if device else {},
+        damaged=measured.damaged,
+        margin_pct=measured.settings.margin_pct,
+        config=stored if isinstance(stored, Mapping) else {},
+        environment=_environment(measured.directory),
+        events=read_journal(measured.directory),
+    )
+
+
+def _environment(directory: Path) -> Mapping[str, Any] | None:
+    """None where it is not there or cannot be read: a report says so, and goes without it."""
+    try:
+        stored = json.loads((directory / rundir.ENVIRONMENT).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return stored if isinstance(stored, Mapping) else None
 
 
 def _against_stored(directory: Path, verdict: CampaignVerdict) -> str:
