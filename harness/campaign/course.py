@@ -17,7 +17,13 @@ from harness.campaign.device import ask_device, connect, make_ready
 from harness.campaign.foresight import PLAN_ONLY, Foresight, show
 from harness.campaign.inputs import check_routes, check_texts, model_file, texts
 from harness.campaign.parts import Campaign, Member
-from harness.campaign.sinks import draw_plots, track, track_what_there_is
+from harness.campaign.sinks import (
+    draw_plots,
+    track,
+    track_what_there_is,
+    write_page,
+    write_page_of_what_there_is,
+)
 from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.judgement import CREATED, stored_plan
@@ -199,13 +205,16 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
         view.results(records)
         view.verdict(verdict)
         draw_plots(campaign, records, verdict, view)
+        write_page(campaign, records, verdict, view)
         track(campaign, view)
     except Interrupted as e:
+        write_page_of_what_there_is(campaign, view)
         track_what_there_is(campaign, view)
         raise Interrupted(f"{str(e).partition(';')[0]}; what was measured is kept; {again}") from e
     except KeyboardInterrupt as e:
         raise Interrupted(f"interrupted; what was measured is kept; {again}") from e
     except DeviceError as e:
+        write_page_of_what_there_is(campaign, view)
         track_what_there_is(campaign, view)
         raise DeviceError(f"{e}; {again}") from e
     view.say(f"everything measured: {directory}/")
