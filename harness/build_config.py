@@ -25,8 +25,8 @@ def check_build(build: BuildConfig, *, all_given: bool) -> None:
     """Refuse what cannot act; `all_given`: engine and launcher are the user's own executables."""
     if build.toolchain is not None and all_given:
         raise UsageError(
-            f"build.toolchain: {build.toolchain} cannot act, engine.binary and engine.launcher "
-            "are built already; set it to null"
+            f"build.toolchain: {build.toolchain} cannot act, engine and launcher are given and "
+            "so built already; set it to null"
         )
     if build.ndk_dir is not None and build.toolchain != "ndk":
         raise UsageError("build.ndk_dir: acts only with build.toolchain=ndk; set it to null")

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.analysis.device_course import DeviceCourse, device_course
 from harness.analysis.outputs import Output
 from harness.analysis.series import Series, series_of
+from harness.build.types import EngineBuild, EngineFile
 from harness.device.launcher import LauncherResult, last_word, read_result
 from harness.device.sentinel import excursions
 from harness.engines import native
@@ -39,8 +40,11 @@ def collect_cell(
     model_sha256: str | None,
     wait: Wait,
     limits: SessionConfig | None = None,
+    engine: EngineBuild | EngineFile | None = None,
 ) -> CellRecord:
     """The record of a cell whose launcher has ended; `limits`: what it must stay within.
+
+    `engine`: the one that ran, where that is known.
 
     A file that is not there was not written: what it would have said is None. Raises DeviceError
     when the result is unreadable, or the samples could not be kept: then the cell is not whole.
@@ -56,6 +60,7 @@ def collect_cell(
     outcome = native.understand(arm, telemetry, rows)
     complaint = native.complaint(_content(cell_dir / "stderr.txt"))
     problems = outcome.problems + _cgroup_problems(arm, result)
+    problems += _other_engine(arm, outcome.identity.engine_build_id, engine)
     status, detail = judge(result, problems, complaint)
     if result is None:
         detail = ": ".join(text for text in (detail, last_word(cell_dir)) if text)
@@ -78,12 +83,14 @@ def collect_cell(
         identity=dataclasses.replace(
             outcome.identity,
             model_sha256=model_sha256,
+            engine_sha256=None if engine is None else engine.sha256,
             text_sha256=None if text is None else text.sha256,
             prompt_sha256=None
             if arm.perplexity
             else hashlib.sha256(arm.prompt.encode()).hexdigest(),
         ),
         level=arm.level,
+        binary=arm.binary,
         arena=outcome.arena,
         budget=outcome.budget,
         perplexity=outcome.perplexity,
@@ -167,6 +174,16 @@ def judge(
     if problems:
         return "failed", "; ".join(problems)
     return "ok", None
+
+
+def _other_engine(
+    arm: Arm, said: str | None, engine: EngineBuild | EngineFile | None
+) -> tuple[str, ...]:
+    """Of a cell with an engine of its own, which may be a script that starts another one."""
+    if arm.binary is None or engine is None or said in (None, engine.build_id):
+        return ()
+    path, asked = arm.binary.path, engine.build_id
+    return (f"{path} called itself build {asked}, the engine that it ran is build {said}",)
 
 
 def _cgroup_problems(arm: Arm, result: LauncherResult | None) -> tuple[str, ...]:

@@ -59,4 +59,7 @@ def _durations(
 
 
 def _work(arm: Arm) -> dict[str, object]:
-    return {k: v for k, v in to_json(arm).items() if k not in ("name", "time_limit_s")}
+    work = {k: v for k, v in to_json(arm).items() if k not in ("name", "time_limit_s")}
+    # nor does where its engine lies
+    work["binary"] = None if arm.binary is None else arm.binary.sha256
+    return work

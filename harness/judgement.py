@@ -107,6 +107,7 @@ def judge_directory(directory: Path) -> CampaignVerdict:
 def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
     """The verdict of `records`, which may be fewer than the plan has."""
     from harness.analysis.attribution import with_attribution
+    from harness.analysis.builds import with_builds
     from harness.analysis.contamination import examine
     from harness.analysis.found import with_findings
     from harness.analysis.four_cell import four_cell_verdict
@@ -117,6 +118,7 @@ def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
     series = measured.series(records)
     if plan.design in BLOCK_DESIGNS:
         verdict = pairs_verdict(name, plan, records, series, pair_settings(measured.settings))
+        verdict = with_builds(verdict, plan, records, measured.outputs)
         return with_attribution(verdict, plan, records, series)
     contamination = _contamination_settings(measured.settings)
     if plan.design == "survey":  # no coins and no sentinel deal with drift
@@ -133,6 +135,7 @@ def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
             f"needs one of {', '.join((*COMPARING, 'survey', 'levels'))}"
         )
     verdict = four_cell_verdict(name, records, _four_cell_settings(measured), walls, cells)
+    verdict = with_builds(verdict, plan, records, measured.outputs)
     return with_attribution(dataclasses.replace(verdict, cells=cells), plan, records, series)
 
 

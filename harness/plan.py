@@ -18,6 +18,7 @@ from harness.records import (
     Arm,
     Coins,
     EngineSettings,
+    GivenBinary,
     GivenText,
     MemoryLevel,
     Plan,
@@ -56,13 +57,17 @@ class ModelNumbers(Protocol):
 
 
 def make_plan(
-    config: Config, model: ModelNumbers | None, cores: int, texts: Mapping[str, GivenText]
+    config: Config,
+    model: ModelNumbers | None,
+    cores: int,
+    texts: Mapping[str, GivenText],
+    binaries: Mapping[str, GivenBinary] | None = None,
 ) -> Plan:
     """The ordered campaign that `config` asks for on a machine with `cores` cores.
 
-    `texts`: what each `text` and `perplexity` of a cell stands for. Without a model, for a plan
-    that is only shown: nothing is checked against it, and a cache or a limit that is a fraction of
-    it stays None.
+    `texts`: what each `text` and `perplexity` of a cell stands for; `binaries`: each `binary`.
+    Without a model, for a plan that is only shown: nothing is checked against it, and a cache or a
+    limit that is a fraction of it stays None.
     """
     baseline, candidates = config.design.baseline, candidates_of(config)
     spacing_s = config.schedule.spacing_s
@@ -75,6 +80,10 @@ def make_plan(
         candidates = tuple(arm.name for arm in made)
     else:
         made = [_arm(name, config, model, cores, texts) for name in names]
+    for i, arm in enumerate(made):
+        binary = config.cells[arm.cell].binary
+        if binary is not None:
+            made[i] = dataclasses.replace(arm, binary=(binaries or {})[binary])
     coins = None
     if baseline is None:
         cells = survey(candidates, spacing_s)

@@ -68,6 +68,14 @@ class GivenText:
 
 
 @dataclass(frozen=True)
+class GivenBinary:
+    """An engine that was asked for by name instead of the campaign's; `path`: on this machine."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class MemoryLevel:
     """One rung of a ladder of memory limits, and the configured cell that is run at it."""
 
@@ -98,6 +106,12 @@ class Arm:
     cgroup_mode: CgroupMode = "wanted"  # required: the cell is not run where it cannot be had
     level: MemoryLevel | None = None  # the limits are those of a ladder
     time_limit_s: float = 3600.0
+    binary: GivenBinary | None = None  # None: the campaign's engine
+
+    @property
+    def cell(self) -> str:
+        """The configured cell that it is made from."""
+        return self.name if self.level is None else self.level.cell
 
 
 @dataclass(frozen=True)
@@ -330,7 +344,8 @@ class ArmIdentity:
     """What makes two cells the same arm; None where the engine did not say."""
 
     model_sha256: str | None = None
-    engine_build_id: str | None = None
+    engine_build_id: str | None = None  # as it says itself
+    engine_sha256: str | None = None  # of the file that ran; None: not recorded
     mode: str | None = None
     cache_mb: int | None = None
     ram_budget_mb: int | None = None
@@ -507,6 +522,7 @@ class CellRecord:
     metrics: Metrics = field(default_factory=Metrics)
     identity: ArmIdentity = field(default_factory=ArmIdentity)
     level: MemoryLevel | None = None
+    binary: GivenBinary | None = None  # as asked for; None: the campaign's engine
     arena: Arena | None = None
     budget: RamBudget | None = None
     perplexity: Perplexity | None = None  # None also where the cell decoded

@@ -64,6 +64,7 @@ class CellConfig:
     capped: bool
     time_limit_s: float = field(metadata=ranged(above=0, high=30 * 86400))
     engine: EngineFlags
+    binary: str | None = None
 
 
 @dataclass(frozen=True)
@@ -181,13 +182,27 @@ def check_config(data: Mapping[str, Any]) -> Config:
     for key, value in config.model.items():
         if value == MISSING:
             raise UsageError(f"model.{key}: needs a value; add model.{key}=VALUE")
-    engine = config.engine
-    check_build(config.build, all_given=None not in (engine.binary, engine.launcher))
+    _check_engine(config)
     _check_memory(config)
     _check_cells(config)
     _check_design(config)
     check_session(config.session, config.schedule.gate)
     return config
+
+
+def _check_engine(config: Config) -> None:
+    """Refuse what says how an engine is come by that no cell would use."""
+    engine = config.engine
+    all_own = bool(config.cells) and all(c.binary is not None for c in config.cells.values())
+    for key in ("binary", "llama_cpp_dir"):
+        value = getattr(engine, key)
+        if all_own and value is not None:
+            raise UsageError(
+                f"engine.{key}: {value} cannot act, as every cell has a binary of its own; "
+                "set it to null"
+            )
+    engine_given = all_own or engine.binary is not None
+    check_build(config.build, all_given=engine_given and engine.launcher is not None)
 
 
 def merge_cells(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,6 +242,8 @@ def _check_cells(config: Config) -> None:
             raise UsageError(f"{key}.prompt: empty; the engine needs a prompt")
         if not _encodable(cell.prompt):
             raise UsageError(f"{key}.prompt: is not valid UTF-8; the engine needs valid text")
+        if cell.binary is not None and not cell.binary.strip():
+            raise UsageError(f"{key}.binary: empty; give a moe-engine, or null for the campaign's")
         if cell.text is not None and not cell.text.strip():
             raise UsageError(
                 f"{key}.text: empty; give a text file, heldout, or null for greedy decoding"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from harness.build.types import EngineBuild
+from harness.build.types import EngineBuild, EngineFile
 from harness.collect import collect_cell
 from harness.device.android_state import filled, is_phone
 from harness.device.gates import await_gates, missed, outcome_in_words
@@ -108,6 +108,7 @@ def run_session(
     stop_when_baseline_fails: bool = True,
     wants: Wants = every_cell,
     inputs: Mapping[str, str] | None = None,
+    given: Mapping[str, EngineFile] | None = None,
     gate: GateConfig = NO_GATES,
     limits: SessionConfig = USUAL_SESSION,
     stop: StopFlag | None = None,
@@ -118,9 +119,10 @@ def run_session(
     """Run the cells of `plan` that the journal does not say are finished; all records, in order.
 
     Paths of `build` and `model` are the target's; `inputs`: where texts and routes of the arms are
-    there, by their paths here. Cells that `wants` turns down are passed over: once what they would
-    show is known. `gate`: what must hold before each, beside the pause; `limits`: what is watched
-    while one runs, and how often one that was throttled, or lost with the device, is run again.
+    there, by their paths here; `given`: so, too, the engines of arms that do not run `build`. Cells
+    that `wants` turns down are passed over: once what they would show is known. `gate`: what must
+    hold before each, beside the pause; `limits`: what is watched while one runs, and how often one
+    that was throttled, or lost with the device, is run again.
 
     The pause before a cell is measured from the end of the one before, which may have been another
     campaign's (`earlier`); the first cell after a resume waits as well. Raises UsageError (settings
@@ -140,6 +142,7 @@ def run_session(
         stop_when_baseline_fails=stop_when_baseline_fails,
         wants=wants,
         inputs=inputs or {},
+        given=given or {},
         gate=gate,
         limits=limits,
         stop=stop or StopFlag(),
@@ -163,6 +166,7 @@ class _Session:
     stop_when_baseline_fails: bool
     wants: Wants
     inputs: Mapping[str, str]
+    given: Mapping[str, EngineFile]
     gate: GateConfig
     limits: SessionConfig
     stop: StopFlag
@@ -202,6 +206,13 @@ class _Session:
             "model_sha256": self.model.sha256,
             "target": to_json(self.target.id),
             "device": self.target.device_key(),
+            # of a built one its id says all; another compiler's same sources may give other bytes
+            "engine_sha256": self.build.sha256 if self.build.source == "given" else None,
+            **{
+                f"cells.{arm.cell}.binary": self._engine_of(arm).build_id
+                for arm in self.plan.arms.values()
+                if arm.binary is not None
+            },
         }
         events = list(self.journal.events)
         started = [e for e in events if e.event == "campaign_started"]
@@ -322,6 +333,7 @@ class _Session:
             model_sha256=self.model.sha256,
             wait=wait,
             limits=self.limits,
+            engine=self._engine_of(arm),
         )
         record = dataclasses.replace(
             record, entry=filled(record.entry, entry), exit=filled(record.exit, leaving)
@@ -466,8 +478,11 @@ class _Session:
             )
 
     def _engine_argv(self, arm: Arm, work_dir: PurePath) -> list[str]:
-        placed = placed_arm(arm, self.inputs)
-        return engine_argv(self.build.engine, self.model.path, work_dir / PROMPT, placed, work_dir)
+        placed, engine = placed_arm(arm, self.inputs), self._engine_of(arm).engine
+        return engine_argv(engine, self.model.path, work_dir / PROMPT, placed, work_dir)
+
+    def _engine_of(self, arm: Arm) -> EngineBuild | EngineFile:
+        return self.build if arm.binary is None else self.given[arm.binary.path]
 
 
 def _dir_name(cell: PlannedCell) -> str:

@@ -382,6 +382,7 @@ def _arm_params(arm: Arm) -> dict[str, Any]:
         "text": None if arm.text is None else arm.text.path,
         "perplexity": None if arm.perplexity is None else arm.perplexity.path,
         "perplexity_chunks": arm.perplexity_chunks,
+        "binary": None if arm.binary is None else arm.binary.path,
         "prompt_sha256": hashlib.sha256(arm.prompt.encode()).hexdigest(),
     }
 

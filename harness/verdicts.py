@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.findings import EvictionRow, IdentityRow, LevelRow, TopKRow
+from harness.findings import EvictionRow, IdentityRow, LevelRow, Likeness, TopKRow
 
 DriftVerdict = Literal["stable", "drifting", "throttled", "not_comparable", "unknown"]
 Outcome = Literal[
@@ -123,6 +123,7 @@ class CandidateVerdict:
     cells_used: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
     effect_carried_by: str | None = None  # in words, where the time per token was split
+    output: Likeness | None = None  # to the baseline's; None: both ran one engine
 
 
 @dataclass(frozen=True)

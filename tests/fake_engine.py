@@ -32,6 +32,9 @@ AHEAD = {"spec_read_bytes": 1024, "spec_experts": 4, "spec_useful": 3, "retained
 DROPS = {"routed": 8, "dropped": 1}
 SLOT_BYTES = (1 << 20, 3 << 20)
 MODEL_BYTES = 200 << 20
+# another build of it (tests/fake_builds.py) sets these: its own, how much longer a token takes it,
+# what it adds to the id of the last one, and flags that it does not know
+BUILD_ID, PACE, STRAY, UNKNOWN = "fake", 1.0, 0, ()
 FAULTS = {"majflt": 1, "minflt": 10, "cpu_ms": 1.5, "invol_ctx": 0}
 
 
@@ -76,6 +79,10 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    for flag in UNKNOWN:
+        if flag in sys.argv:
+            print(f"moe-engine: error: unknown option {flag}", file=sys.stderr)
+            return 2
     args = arguments()
     asked = {}
     if args.f is not None:
@@ -237,7 +244,7 @@ def start_record(args, asked) -> dict:
         "no_eog": args.no_eog,
     }
     start = {
-        "build_id": "fake",
+        "build_id": BUILD_ID,
         "model": {"n_expert_used": 4},
         "mode": "stream" if stream else "plain",
         "config": config,
@@ -259,6 +266,7 @@ def decode(args, asked, telemetry, rows) -> None:
     ids = list(range(args.n))
     if "strays" in asked and asked["strays"] == args.evict:
         ids[-1] += 1
+    ids[-1] += STRAY
     counters = {
         **(COUNTERS | GROUPS if stream else dict.fromkeys(COUNTERS | GROUPS)),
         **(AHEAD if args.prefetch or args.predict_prefetch else dict.fromkeys(AHEAD)),
@@ -266,7 +274,7 @@ def decode(args, asked, telemetry, rows) -> None:
     }
     print("token,wall_ms,io_ms,stall_ms," + ",".join([*counters, *FAULTS]), file=rows, flush=True)
     timing = {"io_ms": 0.5, "stall_ms": 0.25} if stream else {"io_ms": None, "stall_ms": None}
-    walls_ms = [asked.get("wall_ms", 2.0) + token % 3 for token in range(args.n)]
+    walls_ms = [PACE * (asked.get("wall_ms", 2.0) + token % 3) for token in range(args.n)]
     # the same for the same cell of the same plan, so that a verdict can be foretold
     rng, jitter = random.Random(Path(args.csv).parent.name), asked.get("jitter", 0.0)  # noqa: S311
     day = rng.gauss(0, jitter)

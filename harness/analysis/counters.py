@@ -52,6 +52,11 @@ _ASKED_BY: dict[str, tuple[str, ...]] = {
     "expert_used": ("--expert-used", "--n-expert-used"),
     "threads": ("-t", "--threads"),
 }
+# What another build of the engine moves by itself: where it was asked for these are its doing. The
+# size of the cache and effective direct I/O are settings of both, so they must be equal.
+_MOVED_BY_BUILD = ("engine_build_id", "arena_bytes")
+# what only newer engines say, of what older ones could do in one way only
+_SAID_BY_NEWER = ("evict",)
 _HASH = re.compile(r"[0-9a-f]{40,}")
 # Differences that count as unasked when the command lines are unknown: nothing shows the intention.
 _SUSPECT_WITHOUT_ARGV = (
@@ -145,10 +150,11 @@ def unasked_differences(candidate: CellRecord, baseline: CellRecord) -> Comparis
     """Identity fields in which two arms differ although no flag on their command lines differs.
 
     Without a command line (imported cells) only the model, the build, effective direct I/O and the
-    residence of dense weights count.
+    residence of dense weights count. Where another engine was asked for, its build does not.
     """
     differing: list[str] = []
     one_sided: list[str] = []
+    another = another_engine(candidate, baseline)
     for name, flags in _ASKED_BY.items():
         if candidate.argv and baseline.argv:
             asked = any(
@@ -156,10 +162,22 @@ def unasked_differences(candidate: CellRecord, baseline: CellRecord) -> Comparis
             )
         else:
             asked = name not in _SUSPECT_WITHOUT_ARGV
+        said = [getattr(record.identity, name) for record in (candidate, baseline)]
+        if another:
+            asked |= name in _MOVED_BY_BUILD or (name in _SAID_BY_NEWER and None in said)
         if not asked:
             _compare_field(name, candidate, baseline, differing, one_sided)
     _compare_target(candidate, baseline, differing)
     return Comparison(tuple(differing), tuple(one_sided))
+
+
+def another_engine(a: CellRecord, b: CellRecord) -> bool:
+    """Whether two cells were to run different engines."""
+    return _sha256_asked(a) != _sha256_asked(b)
+
+
+def _sha256_asked(record: CellRecord) -> str | None:
+    return None if record.binary is None else record.binary.sha256
 
 
 def work_in_words(candidate: CellRecord, baseline: CellRecord) -> tuple[str, ...]:
@@ -183,7 +201,8 @@ def work_in_words(candidate: CellRecord, baseline: CellRecord) -> tuple[str, ...
             found.append(f"{x * factor:.2f} {words}{against}")
     notes = [f"what {candidate.cell} did: {', '.join(found)}"] if found else []
     texts = {candidate.output_sha256, baseline.output_sha256}
-    if None not in texts and len(texts) > 1:
+    # of another engine more is said beside its verdict
+    if None not in texts and len(texts) > 1 and not another_engine(candidate, baseline):
         notes.append("the candidate generated another text than the baseline")
         if drops(candidate) or drops(baseline):
             notes[-1] += ": under dropping it depends on which experts are resident"

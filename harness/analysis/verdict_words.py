@@ -11,6 +11,9 @@ from harness.findings import EvictionRow
 from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift, DriftVerdict, Outcome
 from harness.words import counted
 
+# of another build: beside whatever is said of its speed
+OTHER_OUTPUT = "but its output differs"
+
 
 def stalls_in_words(mean_pct: float, typical_pct: float) -> str:
     """Where the mean and the typical token do not tell the same effect (changes of tok/s)."""
@@ -31,6 +34,8 @@ def numbers_in_words(v: CandidateVerdict) -> str:
         parts.append(f"p {v.p:.4f}")
     if v.clean_pairs is not None:
         parts.append(counted(v.clean_pairs, "clean pair"))
+    if v.output == "differs":
+        parts.append(OTHER_OUTPUT)
     return "".join(f", {part}" for part in parts)
 
 
@@ -73,7 +78,8 @@ def _compared(verdict: CampaignVerdict) -> list[str]:
         if v.outcome in _SILENT:
             silent.setdefault(_why(v, verdict.drift), []).append(v.candidate)
         else:
-            clauses.append(_candidate(v))
+            output = f", {OTHER_OUTPUT}" if v.output == "differs" else ""
+            clauses.append(f"{_candidate(v)}{output}")
     for why, names in silent.items():
         clauses.append(f"nothing can be said about {_listed(names)}: {why}")
     return clauses

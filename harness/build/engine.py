@@ -88,7 +88,7 @@ def ensure_engine(
         version, build_id = _version(made), made.recipe.build_id
     if given_launcher is None:
         given_launcher = ensure_program(LAUNCHER, order, cache_dir, report).path
-    return EngineBuild(engine, given_launcher, build_id, version, source)
+    return EngineBuild(engine, given_launcher, build_id, version, source, sha256_file(engine))
 
 
 def _version(made: Made) -> str | None:

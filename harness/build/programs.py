@@ -16,10 +16,12 @@ VERSION_LINE = re.compile(r"^moe-engine \S+ build (\S+)")
 
 
 def given_program(path: Path | None, key: str, machine: TargetMachine | None = None) -> Path | None:
-    """An executable that the user named, or None. UsageError when it is none, or of another
-    architecture than `machine`."""
-    if path is None:
-        return None
+    """What the user named, checked as `program_at` does, or None."""
+    return None if path is None else program_at(path, key, machine)
+
+
+def program_at(path: Path, key: str, machine: TargetMachine | None = None) -> Path:
+    """An executable. UsageError when it is none, or of another architecture than `machine`."""
     found = Path(path).expanduser().absolute()
     if not found.is_file():
         raise UsageError(f"{key}: {found} does not exist or is no file; give an executable")
@@ -50,10 +52,16 @@ def describe(engine: Path, machine: TargetMachine | None = None) -> tuple[str | 
         except UsageError:
             if not foreign:
                 raise
-    found = VERSION_LINE.match(line or "")
-    if found is None:
+    build_id = build_id_of(line)
+    if build_id is None:
         return None, f"sha256-{sha256_file(engine)[:12]}"
-    return line, found[1]
+    return line, build_id
+
+
+def build_id_of(version: str | None) -> str | None:
+    """What a `--version` line names; None where it is no moe-engine's."""
+    found = VERSION_LINE.match(version or "")
+    return None if found is None else found[1]
 
 
 def version_line(program: Path, run_with: tuple[str, ...] = ()) -> str | None:

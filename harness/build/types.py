@@ -43,7 +43,7 @@ class EngineBuild:
     """A pair of executables whose content was checked; `build_id` is the engine's.
 
     `version` is the engine's own `--version` line; None when a given binary does not have one, or
-    nothing on this machine can run the engine to ask it.
+    nothing on this machine can run the engine to ask it. `sha256`: of the engine's file.
     """
 
     engine: Path
@@ -51,6 +51,17 @@ class EngineBuild:
     build_id: str
     version: str | None
     source: Source
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class EngineFile:
+    """An engine alone, without a launcher: one that was given, or is in the cache."""
+
+    engine: Path
+    build_id: str
+    version: str | None
+    sha256: str
 
 
 class Reporter:

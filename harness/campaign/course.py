@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from harness import rundir
 from harness.campaign.device import ask_device, connect, make_ready
 from harness.campaign.foresight import PLAN_ONLY, Foresight, show
-from harness.campaign.inputs import check_routes, check_texts, model_file, texts
+from harness.campaign.inputs import binaries, check_given, check_routes, model_file, texts
 from harness.campaign.parts import Campaign, Member
 from harness.campaign.sinks import (
     draw_plots,
@@ -74,11 +74,11 @@ def _start(
         view.say(PLAN_ONLY)
         return None
     rundir.check_runs_dir(runs_dir)
-    named = texts(config)
+    named, engines = texts(config), binaries(config)
     check_routes(config)
     model = model_file(config)
     target, machine = connect(config, view, at_end)
-    plan = make_plan(config, model.info, cores_of(machine), named)
+    plan = make_plan(config, model.info, cores_of(machine), named, engines)
     name = rundir.new_id(config.name)
     deployed = make_ready(
         config,
@@ -132,7 +132,7 @@ def _resume(
             f"{'; '.join(changed)}; leave the change out, or start a new campaign"
         )
     plan = stored_plan(directory)
-    check_texts(plan)
+    check_given(plan)
     check_routes(config)
     model = model_file(config)
     if data["plan_only"]:
@@ -167,6 +167,7 @@ def _show_plan(
 
 def write_first_files(campaign: Campaign, readiness: Readiness) -> None:
     """Environment, configuration, plan. The directory exists."""
+    from harness.device.deploy import cell_engines
     from harness.device.environment import describe_environment
     from harness.journal import write_atomically, write_json
 
@@ -178,6 +179,7 @@ def write_first_files(campaign: Campaign, readiness: Readiness) -> None:
         model_sha256=campaign.model.sha256,
         engine_build_id=deployed.build.build_id,
         engine_version=deployed.build.version,
+        cell_engines=cell_engines(campaign.plan, deployed),
         runs_dir=directory.parent,
         work_dir=readiness.work_dir,
         page_bytes=readiness.page_bytes,
@@ -244,6 +246,7 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             campaign.plan,
             target=campaign.target,
             build=deployed.build,
+            given=deployed.given,
             model=files,
             journal=journal,
             on_event=campaign.member.heard(view.event),

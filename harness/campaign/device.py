@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import rundir
-from harness.campaign.inputs import engine_for
+from harness.campaign.inputs import engines_for, say_alike
 from harness.campaign.parts import Campaign
 from harness.schema import Config
 from harness.target_config import check_target
@@ -64,7 +64,9 @@ def make_ready(
     from harness.device.deploy import deploy, deploy_launcher
     from harness.device.phone import Phone
 
-    build = deploy_launcher(target, engine_for(config, target, machine))
+    engines = engines_for(config, plan, target, machine)
+    say_alike(plan, engines, lambda line: view.say(line, "yellow"))
+    build = deploy_launcher(target, engines.build)
     claim(target, owner_of(directory), wait_s=config.session.wait_for_device_s, say=view.say)
     phone = Phone(check_target(config.target), target, lambda line: view.say(line, "yellow"))
     at_end.callback(phone.put_back)
@@ -72,6 +74,7 @@ def make_ready(
     return deploy(
         target,
         build,
+        given=engines.given,
         model=model.path,
         model_files=model.info.shards,
         arms=plan.arms.values(),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.campaign.device import make_ready
-from harness.campaign.inputs import check_routes, model_file, texts
+from harness.campaign.inputs import binaries, check_routes, model_file, texts
 from harness.doctor.signs import Sign
 from harness.errors import DeviceError, HarnessError, UsageError
 from harness.plan import make_plan
@@ -60,10 +60,10 @@ def make_ready_for(
     from harness.device.opening import cores_of
     from harness.targets.target import DeviceBusy
 
-    named = texts(config)
+    named, engines = texts(config), binaries(config)
     check_routes(config)
     model = model_file(config)
-    plan = make_plan(config, model.info, cores_of(machine), named)
+    plan = make_plan(config, model.info, cores_of(machine), named, engines)
     try:
         deployed = make_ready(
             config,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.campaign.device import connect
-from harness.campaign.inputs import check_routes, model_file, texts
+from harness.campaign.inputs import binaries, check_routes, model_file, texts
 from harness.configure import check
 from harness.schema import Config
 
@@ -55,16 +55,16 @@ class Foresight:
         from harness.plan import make_plan
 
         config = dataclasses.replace(check(data), plan_only=True)  # nothing is made
-        named = texts(config)
+        named, engines = texts(config), binaries(config)
         check_routes(config)
         try:
             model = model_file(config)
         except NotMadeError as e:
             # a fraction of the experts has no size until the model's file says how large they are
-            plan = make_plan(config, None, os.cpu_count() or 1, named)
+            plan = make_plan(config, None, os.cpu_count() or 1, named, engines)
             return Foreseen(config, plan, e.name, None, {})
         target, cores = self._device(config)
-        plan = make_plan(config, model.info, cores, named)
+        plan = make_plan(config, model.info, cores, named, engines)
         seconds = expected_seconds(Path(config.runs_dir), plan, model.sha256, target)
         return Foreseen(config, plan, model.name, model, seconds)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +11,10 @@ from harness.errors import UsageError
 from harness.schema import Config
 
 if TYPE_CHECKING:
-    from harness.build import EngineBuild
+    from harness.build import EngineBuild, EngineFile
     from harness.device.opening import Machine
     from harness.models import ModelFile
-    from harness.records import GivenText, Plan
+    from harness.records import GivenBinary, GivenText, Plan
     from harness.targets.target import Target
 
 # what names a text, of a cell and of its arm
@@ -31,6 +33,17 @@ def texts(config: Config) -> dict[str, GivenText]:
     return {text: given_text(text, key) for key, text in named.items() if text is not None}
 
 
+def binaries(config: Config) -> dict[str, GivenBinary]:
+    """All engines that cells bring, as they are named. Raises UsageError."""
+    from harness.build import given_binary
+
+    found: dict[str, GivenBinary] = {}
+    for name, cell in config.cells.items():
+        if cell.binary is not None and cell.binary not in found:
+            found[cell.binary] = given_binary(cell.binary, f"cells.{name}.binary")
+    return found
+
+
 def check_routes(config: Config) -> None:
     """Raises UsageError for a recorded trace that is not there."""
     for name, cell in config.cells.items():
@@ -45,10 +58,18 @@ def check_routes(config: Config) -> None:
             )
 
 
-def check_texts(plan: Plan) -> None:
-    """A resumed campaign decodes and scores the texts that it began with."""
+def check_given(plan: Plan) -> None:
+    """A resumed campaign has the engines that it began with, and decodes and scores its texts."""
+    from harness.build import given_binary
     from harness.models.text import given_text
 
+    for arm in plan.arms.values():
+        key = f"cells.{arm.cell}.binary"
+        if arm.binary is not None and given_binary(arm.binary.path, key) != arm.binary:
+            raise UsageError(
+                f"{key}: {arm.binary.path} is not the engine that it was when the campaign began; "
+                "restore it, or start a new campaign"
+            )
     for name, arm in plan.arms.items():
         for key in _TEXT_KEYS:
             text: GivenText | None = getattr(arm, key)
@@ -76,9 +97,20 @@ def model_file(config: Config) -> ModelFile:
         progress.close()
 
 
-def engine_for(config: Config, target: Target, machine: Machine | None) -> EngineBuild:
-    """Engine and launcher for the machine behind a target, given or built; None: this one."""
-    from harness.build import ensure_engine, machine_from
+@dataclass(frozen=True)
+class Engines:
+    """`build`: the campaign's engine, and the launcher. `given`: those of cells, by their path."""
+
+    build: EngineBuild
+    given: dict[str, EngineFile]
+
+
+def engines_for(config: Config, plan: Plan, target: Target, machine: Machine | None) -> Engines:
+    """Everything to run on the machine behind a target, given or built; None: this one.
+
+    Where every cell brings an engine the campaign's is that of the first, and nothing is built.
+    """
+    from harness.build import ensure_engine, given_engine, machine_from
     from harness.build.cli import ProgressLine
     from harness.device.opening import compile_host
 
@@ -86,9 +118,18 @@ def engine_for(config: Config, target: Target, machine: Machine | None) -> Engin
     if machine is not None:
         there = machine_from(machine.uname, machine.cpuinfo, machine.android)
     engine, progress = config.engine, ProgressLine()
+    # before anything is built, which takes minutes
+    own = {
+        arm.binary.path: given_engine(arm.binary, f"cells.{arm.cell}.binary", there)
+        for arm in plan.arms.values()
+        if arm.binary is not None
+    }
+    binary = engine.binary
+    if all(arm.binary is not None for arm in plan.arms.values()):
+        binary = next(iter(own))
     try:
-        return ensure_engine(
-            binary=_path(engine.binary),
+        build = ensure_engine(
+            binary=_path(binary),
             launcher=_path(engine.launcher),
             llama_cpp_dir=_path(engine.llama_cpp_dir),
             cache_dir=_path(engine.cache_dir),
@@ -98,8 +139,25 @@ def engine_for(config: Config, target: Target, machine: Machine | None) -> Engin
             host=compile_host(target, config.session.wait_for_device_s),
             progress=progress,
         )
+        return Engines(build, own)
     finally:
         progress.close()
+
+
+def say_alike(plan: Plan, engines: Engines, say: Callable[[str], None]) -> None:
+    """Engines of different names that are one file: the comparison may be meant to be another."""
+    known: dict[str, tuple[str, str]] = {}
+    arms = sorted(plan.arms.values(), key=lambda arm: arm.name != plan.baseline)
+    for arm in arms:
+        if arm.binary is None:
+            path, sha256 = str(engines.build.engine), engines.build.sha256
+            key = "the campaign's engine"
+        else:
+            path, sha256 = arm.binary.path, arm.binary.sha256
+            key = f"cells.{arm.cell}.binary"
+        other, its = known.setdefault(sha256 or "", (key, path))
+        if its != path:
+            say(f"warning: {key}: {path} is, byte for byte, {its} ({other}): one build, not two")
 
 
 def _path(text: str | None) -> Path | None:

@@ -106,6 +106,7 @@ class ShortAA:
                     ready.plan,
                     target=self.target,
                     build=deployed.build,
+                    given=deployed.given,
                     model=ModelFiles(deployed.model, deployed.model_files, ready.model.sha256),
                     journal=journal,
                     on_event=view.event,

@@ -46,6 +46,17 @@ class Host:
 
 
 @dataclass(frozen=True)
+class CellEngine:
+    """An engine that `cells` brought instead of the campaign's; `path`: on the host."""
+
+    cells: tuple[str, ...]
+    path: str
+    sha256: str
+    build_id: str
+    version: str | None
+
+
+@dataclass(frozen=True)
 class Environment:
     """`environment.json` is exactly this. `runs_storage`: where the cells wrote.
 
@@ -77,6 +88,7 @@ class Environment:
     host: Host | None = None
     settings: tuple[SettingOutcome, ...] = ()
     preflight: tuple[Finding, ...] = ()
+    cell_engines: tuple[CellEngine, ...] = ()
 
 
 def describe_environment(
@@ -92,6 +104,7 @@ def describe_environment(
     page_bytes: int | None = None,
     settings: Sequence[SettingOutcome] = (),
     preflight: Sequence[Finding] = (),
+    cell_engines: Sequence[CellEngine] = (),
     root: Path = Path("/"),
 ) -> Environment:
     """The target and what is about to run on it; /proc, /sys and /etc of this machine below `root`.
@@ -132,6 +145,7 @@ def describe_environment(
         host=None if local else _host(here, runs_storage),
         settings=tuple(settings),
         preflight=tuple(preflight),
+        cell_engines=tuple(cell_engines),
     )
 
 

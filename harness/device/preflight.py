@@ -99,16 +99,23 @@ def memory_plan(
         file.flush()
         target.put(Path(file.name), prompt)
     argv = clean_argv(plan_memory_argv(engine, model, prompt, arm))
-    done = target.call(argv, timeout_s=TIME_LIMIT_S)
+    try:
+        done = target.call(argv, timeout_s=TIME_LIMIT_S)
+    except DeviceError as e:
+        if arm.binary is None:
+            raise
+        raise DeviceError(f"cells.{arm.name}: {arm.binary.path}: {e}") from e
     words = native.complaint(done.stderr) or f"exit code {done.code}, no error message"
     if done.code == native.EXIT_REFUSED and arm.level is not None:
         return None
     # refused although no limit is in force: a cache below one token's cycle
     if done.code in (EXIT_USAGE, EXIT_MODEL, native.EXIT_REFUSED):
-        raise UsageError(f"cells.{arm.name}: the engine refuses it: {words}")
+        whose = "the engine" if arm.binary is None else f"its engine ({arm.binary.path})"
+        raise UsageError(f"cells.{arm.name}: {whose} refuses it: {words}")
     if done.code in _NOT_STARTED:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise DeviceError(f"{engine}: cannot be run on {target.id.name}: {said or words}")
+        whose = str(engine) if arm.binary is None else f"cells.{arm.cell}.binary: {engine}"
+        raise DeviceError(f"{whose}: cannot be run on {target.id.name}: {said or words}")
     if done.code != 0:
         raise DeviceError(f"cells.{arm.name}: {engine} --plan-memory failed: {words}")
     try:

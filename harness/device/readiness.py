@@ -100,7 +100,8 @@ def _ask_arms(target: Target, deployed: Deployed, plan: Plan, campaign_dir: Path
         for arm in plan.arms.values():
             check_cgroup(target, build.launcher, arm)
             placed = placed_arm(arm, deployed.inputs)
-            needed.append(check_arm(target, build.engine, deployed.model, placed, scratch))
+            engine = deployed.engine_of(arm).engine
+            needed.append(check_arm(target, engine, deployed.model, placed, scratch))
     return max((n for n in needed if n is not None), default=None)
 
 

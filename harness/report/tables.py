@@ -134,7 +134,15 @@ def _mechanisms(arm: Arm) -> dict[str, str]:
         "traces": "+".join(traces) or "-",
         "forced routes": e.forced_routes or "-",
         "text": _text_of(arm),
+        "engine": _engine_of(arm),
     }
+
+
+def _engine_of(arm: Arm) -> str:
+    """Builds have the same name as a rule, so the beginning of the hash."""
+    if arm.binary is None:
+        return "-"
+    return f"{PurePath(arm.binary.path).name} {arm.binary.sha256[:8]}"
 
 
 def _text_of(arm: Arm) -> str:
