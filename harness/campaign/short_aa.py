@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +35,18 @@ class Budget:
     """Which cells still fit: whole pairs, none that would end after `seconds`."""
 
     seconds: float
-    began_s: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    _began_s: float | None = None
 
     def wants(self, cell: PlannedCell, records: Mapping[int, CellRecord]) -> bool:
         """Asked before each cell, in order."""
-        if cell.index < _FIRST_CELLS or cell.index % 2:
-            # the second of a pair goes with its first
-            return cell.index < _FIRST_CELLS or cell.index - 1 in records
-        spent = time.monotonic() - self.began_s
+        if self._began_s is None:
+            self._began_s = self.clock()
+        if cell.index < _FIRST_CELLS:
+            return True
+        if cell.index % 2:  # the second of a pair goes with its first
+            return cell.index - 1 in records
+        spent = self.clock() - self._began_s
         pair = 2 * spent / max(len(records), 1)
         return spent + pair <= self.seconds
 

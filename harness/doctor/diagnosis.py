@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.doctor.device_signs import Heat
 from harness.doctor.noise import Noise
-from harness.doctor.noise_signs import budget_in_words, smallest_in_words
+from harness.doctor.noise_signs import budget_in_words, smallest_in_words, too_noisy
 from harness.doctor.resolution import Resolution
 from harness.doctor.signs import Sign, worst_first
 from harness.errors import DeviceError, Interrupted
@@ -60,9 +60,10 @@ def _differences(d: Diagnosis) -> str:
         why = d.unmeasured or "too few cells were measured"
         return f"How small a difference this device can tell is not known ({why})"
     few = ", as far as the cells before the interruption show" if d.interrupted else ""
-    if r.smallest_pct is None and r.above_pct is not None:
+    if too_noisy(r):
+        least = r.above_pct if r.smallest_pct is None else r.smallest_pct
         return (
-            f"This device is too noisy now: differences below {r.above_pct:.2g} % cannot be told "
+            f"This device is noisy now: only differences beyond about {least:.2g} % can be told "
             f"within {budget_in_words(r)}{few}"
         )
     if r.smallest_pct is None:

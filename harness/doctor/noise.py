@@ -138,7 +138,7 @@ def noise_of(
         if tokens and len(tokens) == len(speeds)
         else None,
         tok_s=median(speeds) if speeds else None,
-        spread=_spread(speeds, device),
+        spread=spread_of(speeds, device),
         drift_pct=_drift_pct(speeds, device),
         token_log_sd=None if device is None else device.within_cell_log_sd,
         compute_probe=_probe_spread(cells, "compute_ms", settings.probe_tolerance_pct),
@@ -157,7 +157,7 @@ def noise_of(
 # --- speed ---------------------------------------------------------------------------------------
 
 
-def _spread(speeds: Sequence[float], device: DeviceNoise | None) -> Spread | None:
+def spread_of(speeds: Sequence[float], device: DeviceNoise | None) -> Spread | None:
     """From the drift's own course where there are cells enough, else from neighbours alone.
 
     Neighbours share all but a little of the drift. The degrees of freedom of their differences are
@@ -183,7 +183,7 @@ def _with_interval(log_sd: float, freedom: float, cells: int) -> Spread:
 
 
 def chi_square(share: float, freedom: float) -> float:
-    """The quantile, by Wilson and Hilferty: within 1 % from three degrees of freedom on."""
+    """The quantile, by Wilson and Hilferty: within 7 % at three degrees of freedom, 1 % at ten."""
     part = 2 / (9 * freedom)
     return float(freedom * (1 - part + _NORMAL.inv_cdf(share) * math.sqrt(part)) ** 3)
 

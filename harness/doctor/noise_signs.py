@@ -15,9 +15,9 @@ _LARGE_SPREAD = 0.05
 _MOSTLY = 0.5
 # of the cells
 _MANY_CONTAMINATED = 0.25
+_TOO_NOISY_PCT = 10.0
 # four-cell sessions judge no cell below this (FourCellSettings.min_decode_s)
 _LEAST_DECODE_S = 1.0
-_LONGER = "cell.n_predict={}"
 _QUIET = "end other programs, and pause longer between cells (schedule.spacing_s)"
 
 
@@ -61,7 +61,7 @@ def _length(noise: Noise) -> Iterable[Sign]:
             "length of cells",
             seen,
             f"sessions of four cells judge none below {_LEAST_DECODE_S:g} s",
-            _LONGER.format(longer),
+            f"cell.n_predict={longer} cell.n_ctx={2 * longer}",
         )
     else:
         yield Sign("ok", "length of cells", seen, "long enough to be judged")
@@ -201,7 +201,7 @@ def _four_cell(noise: Noise) -> Iterable[Sign]:
         "ok" if share >= _MOSTLY and not found.accused else "warning",
         "four-cell sessions",
         f"{found.readable} of {found.candidates} candidates readable in {found.sessions} "
-        f"overlapping sessions{accused}{why}",
+        f"{'overlapping sessions' if found.sessions > 1 else 'session'}{accused}{why}",
         f"+experiment=matched_pair can be read here{bar}"
         if share >= _MOSTLY
         else f"+experiment=matched_pair is mostly unreadable here{bar} where it is not",
@@ -228,13 +228,22 @@ def _pairs(resolution: Resolution | None) -> Iterable[Sign]:
         seen = f"{smallest_in_words(r)} in {POWER:.0%} of campaigns{false}{again} ({how})"
     else:
         seen = f"roughly {smallest_in_words(r)}: by a rule of thumb, as {r.why_rough}"
+    if r.likely_pct is not None:
+        low, high = r.likely_pct
+        seen += f"; {low:.2g} to {high:.2g} %, as few cells show the spread no better"
     yield Sign(
-        "warning" if r.smallest_pct is None and r.above_pct is not None else "ok",
+        "warning" if too_noisy(r) else "ok",
         about,
         seen,
         f"+experiment=sequential_pairs tells such an effect within {budget_in_words(r)}",
         "for a better figure: +experiment=aa, then python -m harness power",
     )
+
+
+def too_noisy(r: Resolution) -> bool:
+    """Only effects that are seen without a harness can be told."""
+    smallest = r.above_pct if r.smallest_pct is None else r.smallest_pct
+    return smallest is not None and smallest > _TOO_NOISY_PCT
 
 
 def smallest_in_words(r: Resolution) -> str:

@@ -37,6 +37,7 @@ class Resolution:
     """The smallest effect that campaigns of pairs see in POWER of all cases within their budget.
 
     `smallest_pct` None: below `below_pct`, or above `above_pct`. `se_pct`: of the simulation.
+    `likely_pct`: where it may lie, as the cells show the device's spread no better than that.
     `budget_min`: what the whole budget of pairs takes, with `spacing_s` between cells of `cell_s`.
     `false_share`: wins and losses where there is no effect; `replaced`: share of pairs. Both, and
     `typical_min`, only where it was simulated. `why_rough`: why it was not.
@@ -47,6 +48,7 @@ class Resolution:
     budget_pairs: int
     spacing_s: float
     se_pct: float | None = None
+    likely_pct: tuple[float, float] | None = None
     below_pct: float | None = None
     above_pct: float | None = None
     budget_min: float | None = None
@@ -94,10 +96,10 @@ def resolve(
         return _rough(noise, device, spacing_s, f"the simulation was not done in {seconds:g} s")
     except KeyboardInterrupt:
         return _rough(noise, device, spacing_s, "the simulation was interrupted")
-    return _simulated(study, device, spacing_s)
+    return _simulated(study, noise, device, spacing_s)
 
 
-def _simulated(study: Study, device: DeviceNoise, spacing_s: float) -> Resolution:
+def _simulated(study: Study, noise: Noise, device: DeviceNoise, spacing_s: float) -> Resolution:
     rows, small = study.effects, study.smallest
     known = small.effect_pct is not None
     seen_at_once = rows[0].power >= study.target
@@ -106,6 +108,7 @@ def _simulated(study: Study, device: DeviceNoise, spacing_s: float) -> Resolutio
         method="simulated",
         smallest_pct=small.effect_pct,
         se_pct=small.se_pct,
+        likely_pct=_likely_pct(noise, small.effect_pct),
         below_pct=rows[0].effect_pct if not known and seen_at_once else None,
         above_pct=rows[-1].effect_pct if not known and not seen_at_once else None,
         budget_pairs=study.budget_pairs,
@@ -126,9 +129,11 @@ def _rough(
         return None
     log_sd = noise.spread.log_sd
     pairs = look_schedule(1).blocks
+    smallest = _thumb_pct(log_sd) if log_sd <= _MOST_LOG_SD else None
     return Resolution(
         method="rough",
-        smallest_pct=_thumb_pct(log_sd) if log_sd <= _MOST_LOG_SD else None,
+        smallest_pct=smallest,
+        likely_pct=_likely_pct(noise, smallest),
         above_pct=None if log_sd <= _MOST_LOG_SD else _thumb_pct(_MOST_LOG_SD),
         budget_pairs=pairs,
         budget_min=None if device is None else pairs * _pair_min(device, spacing_s),
@@ -136,6 +141,15 @@ def _rough(
         spacing_s=spacing_s,
         why_rough=why,
     )
+
+
+def _likely_pct(noise: Noise, smallest_pct: float | None) -> tuple[float, float] | None:
+    """An effect that can be told grows with the spread, and so does what is not known of it."""
+    spread = noise.spread
+    if smallest_pct is None or spread is None or spread.log_sd <= 0:
+        return None
+    low, high = (smallest_pct * bound / spread.log_sd for bound in spread.interval)
+    return low, high
 
 
 def _thumb_pct(log_sd: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from harness.analysis.device_noise import MIN_CELLS
 from harness.doctor.diagnosis import Diagnosis, conclusion
 from harness.doctor.signs import Level, Sign
 from harness.jsonable import to_json
@@ -31,7 +32,9 @@ def show(diagnosis: Diagnosis, view: Terminal) -> None:
     if diagnosis.campaign_dir is not None:
         view.say("")
         view.say(f"its A/A: {diagnosis.campaign_dir}/")
-        view.say(f"more of it: python -m harness power --from {diagnosis.campaign_dir}")
+        noise = diagnosis.noise
+        if noise is not None and noise.cells >= MIN_CELLS:
+            view.say(f"more of it: python -m harness power --from {diagnosis.campaign_dir}")
 
 
 def lines_of(sign: Sign) -> list[str]:
