@@ -63,10 +63,17 @@ def _doctor(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _ui(argv: Sequence[str]) -> int:
+    from harness.verbs.ui import main as run
+
+    return run(list(argv))
+
+
 VERBS: dict[str, tuple[Verb, str]] = {
     "doctor": (_doctor, "what this device can and cannot tell, and what to do about it"),
     "build": (_build, "build the engine and the launcher, or say what is built"),
     "report": (_report, "judge a campaign again from disk, show its verdict"),
+    "ui": (_ui, "look at campaigns in MLflow's pages, on this machine"),
     "import": (_import, "make a campaign of another program's measurements"),
     "power": (_power, "how many pairs, and how long, an effect takes on this device"),
     "model": (_model, "list, make and inspect models"),

@@ -24,8 +24,9 @@ FLOORS: list[set[str]] = [
     {"steering"},
     {"judgement", "session"},
     {"launching"},
-    {"report", "tracking", "importers", "collect", "history", "watching"},
-    {"tracking_data"},
+    {"tracking_server"},
+    {"report", "tracking", "tracking_pages", "importers", "collect", "history", "watching"},
+    {"tracking_data", "tracking_views"},
     {"tracking_text", "tracking_inputs"},
     {"device"},
     {"analysis", "verify", "events"},
@@ -54,7 +55,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 # who may import what is heavy or has one owner
 ONLY_IN = {
-    "mlflow": {"tracking"},
+    "mlflow": {"tracking", "tracking_server", "tracking_pages"},
     "rich": {"report"},
     "matplotlib": {"report"},
     "gguf": {"verify", "models"},  # models: training alone

@@ -1,0 +1,139 @@
+"""Where in MLflow's pages a campaign is to be looked at: addresses, and the runs behind them.
+
+Reads a tracking store through its client; writes the views of an experiment into its tags.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from harness.tracking_views import VIEWS, View, experiment_tags
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+# MLflow has two sides, and shows the one for chat models unless told otherwise
+_SIDE = "workflowType=machine_learning"
+# Runs that MLflow's comparison shows side by side before it is no longer one.
+COMPARED_AT_MOST = 100
+
+
+@dataclass(frozen=True)
+class CampaignPages:
+    """A campaign in the store: its experiment and runs."""
+
+    campaign: str
+    experiment: str
+    experiment_id: str
+    run_id: str
+    cell_run_ids: tuple[str, ...]
+
+
+def newest(client: MlflowClient) -> CampaignPages | None:
+    """The campaign that started last; None where none is logged."""
+    experiments = _experiments(client)
+    if not experiments:
+        return None
+    runs = client.search_runs(
+        list(experiments),
+        "tags.`harness.kind` = 'campaign'",
+        max_results=1,
+        order_by=["attributes.start_time DESC"],
+    )
+    return _pages(client, runs[0], experiments) if runs else None
+
+
+def find(client: MlflowClient, campaign: str) -> CampaignPages | None:
+    """The campaign of that id."""
+    experiments = _experiments(client)
+    mark = '"' if "'" in campaign else "'"  # the query language has both, and no escapes
+    runs = client.search_runs(
+        list(experiments),
+        f"tags.`harness.campaign` = {mark}{campaign}{mark} and tags.`harness.kind` = 'campaign'",
+        max_results=1,
+    )
+    return _pages(client, runs[0], experiments) if runs else None
+
+
+def campaigns(client: MlflowClient, most: int = 100) -> list[str]:
+    """The ids of the newest campaigns of the store, newest first."""
+    experiments = _experiments(client)
+    if not experiments:
+        return []
+    runs = client.search_runs(
+        list(experiments),
+        "tags.`harness.kind` = 'campaign'",
+        max_results=most,
+        order_by=["attributes.start_time DESC"],
+    )
+    return [str(run.data.tags["harness.campaign"]) for run in runs]
+
+
+def keep_views(client: MlflowClient, experiment_id: str) -> None:
+    """The experiment has our views; those that a user made stay."""
+    there = client.get_experiment(experiment_id).tags
+    for key, value in experiment_tags().items():
+        if there.get(key) != value:
+            client.set_experiment_tag(experiment_id, key, value)
+
+
+def _experiments(client: MlflowClient) -> dict[str, str]:
+    return {str(e.experiment_id): str(e.name) for e in client.search_experiments()}
+
+
+def _pages(client: MlflowClient, run: Any, experiments: dict[str, str]) -> CampaignPages:
+    experiment_id = str(run.info.experiment_id)
+    cells = client.search_runs(
+        [experiment_id],
+        f"tags.`mlflow.parentRunId` = '{run.info.run_id}'",
+        max_results=COMPARED_AT_MOST,
+        order_by=["attributes.run_name ASC"],  # they begin with their place in the campaign
+    )
+    return CampaignPages(
+        campaign=str(run.data.tags["harness.campaign"]),
+        experiment=experiments[experiment_id],
+        experiment_id=experiment_id,
+        run_id=str(run.info.run_id),
+        cell_run_ids=tuple(str(c.info.run_id) for c in cells),
+    )
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+def view_url(base: str, experiment_id: str, view: View) -> str:
+    """The experiment's runs as `view` arranges them."""
+    return (
+        f"{base}/#/experiments/{experiment_id}/runs?viewStateShareKey={view.key}{view.mode}&{_SIDE}"
+    )
+
+
+def compare_url(base: str, pages: Iterable[CampaignPages]) -> str:
+    """Side by side, all cells of these campaigns."""
+    found = list(pages)
+    runs = [r for p in found for r in p.cell_run_ids][:COMPARED_AT_MOST]
+    experiments = list(dict.fromkeys(p.experiment_id for p in found))
+    return f"{base}/#/compare-runs?runs={_json(runs)}&experiments={_json(experiments)}&{_SIDE}"
+
+
+def run_url(base: str, pages: CampaignPages) -> str:
+    """The campaign's own page, with the verdict."""
+    return f"{base}/#/experiments/{pages.experiment_id}/runs/{pages.run_id}?{_SIDE}"
+
+
+def addresses(base: str, pages: Sequence[CampaignPages]) -> list[tuple[str, str]]:
+    """What to look at, and where."""
+    first = pages[0]
+    found = [("verdict", run_url(base, p)) for p in pages]
+    found += [(view.name, view_url(base, first.experiment_id, view)) for view in VIEWS]
+    if sum(len(p.cell_run_ids) for p in pages) > 1:
+        found.append(("compare cells", compare_url(base, pages)))
+    return found
+
+
+def _json(values: Sequence[str]) -> str:
+    return quote(json.dumps(values, separators=(",", ":")), safe="")
