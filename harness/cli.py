@@ -18,6 +18,8 @@ from typing import TextIO
 
 from harness.errors import HarnessError, Interrupted, UsageError
 
+FLAGS = "-m, --info, --json, --help, --version and --cfg job"
+
 Verb = Callable[[Sequence[str]], int]
 
 
@@ -69,11 +71,18 @@ def _ui(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _sweep(argv: Sequence[str]) -> int:
+    from harness.sweep.cli import main as run
+
+    return run(list(argv))
+
+
 VERBS: dict[str, tuple[Verb, str]] = {
     "doctor": (_doctor, "what this device can and cannot tell, and what to do about it"),
     "build": (_build, "build the engine and the launcher, or say what is built"),
     "report": (_report, "judge a campaign again from disk, show its verdict"),
     "ui": (_ui, "look at campaigns in MLflow's pages, on this machine"),
+    "sweep": (_sweep, "show the campaigns of a sweep (-m, or the nightly), one row each"),
     "import": (_import, "make a campaign of another program's measurements"),
     "power": (_power, "how many pairs, and how long, an effect takes on this device"),
     "model": (_model, "list, make and inspect models"),
@@ -87,6 +96,9 @@ class Arguments:
 
     overrides: list[str]
     show: str | None = None  # --cfg
+    info: str | None = None  # --info; "": of all experiments
+    json: bool = False
+    multirun: bool = False  # -m
     help: bool = False
     version: bool = False
 
@@ -183,17 +195,29 @@ def _dispatch(argv: list[str]) -> int:
     if arguments.help:
         print(usage())
         return 0
+    if arguments.json and arguments.info is None:
+        raise UsageError("--json: goes with --info; what a campaign found: report RUN --json")
+    if arguments.multirun and (arguments.show or arguments.info is not None):
+        raise UsageError("-m: runs a sweep, of which plan_only=true prints all plans; leave it out")
+    if arguments.info is not None:
+        from harness.info import inform
+
+        return inform(arguments.info, arguments.overrides, as_json=arguments.json)
     if arguments.show:
         from harness.configure import check, compose, to_yaml
+        from harness.nightly_config import NightlyConfig, check_night
+        from harness.typed import from_mapping
 
         data = compose(arguments.overrides)
         if data["cells"]:  # without an experiment: the defaults that every experiment starts from
             check(data)
+        elif data["nightly"]["entries"]:
+            check_night(from_mapping(NightlyConfig, data["nightly"], "nightly"))
         print(to_yaml(data), end="")
         return 0
-    from harness.campaign import run
+    from harness.sweep.runner import run
 
-    return run(arguments.overrides)
+    return run(arguments.overrides, multirun=arguments.multirun)
 
 
 def parse(argv: Sequence[str]) -> Arguments:
@@ -212,10 +236,18 @@ def parse(argv: Sequence[str]) -> Arguments:
             if what != "job":
                 raise UsageError(f"--cfg {what}".rstrip() + ": only `--cfg job` is there to print")
             found.show = what
+        elif flag == "--info":
+            # a name may follow; anything else that may is an override or a flag
+            named = bool(rest) and "=" not in rest[0] and not rest[0].startswith(("-", "+", "~"))
+            found.info = value if equals else rest.pop(0) if named else ""
+        elif word == "--json":
+            found.json = True
         elif flag in ("-m", "--multirun"):
-            raise UsageError(f"{flag}: sweeps are not supported; run one campaign for each value")
+            if equals:
+                raise UsageError(f"{word}: {flag} takes no value")
+            found.multirun = True
         elif word.startswith("-"):
-            raise UsageError(f"{word}: unknown flag; there are --help, --version and --cfg job")
+            raise UsageError(f"{word}: unknown flag; there are {FLAGS}")
         elif "=" not in word and not word.startswith(("~", "+")):
             from harness.typed import nearest
 
@@ -236,6 +268,7 @@ def usage() -> str:
     others = ", ".join(g for g in groups(conf) if g not in ("experiment", "local"))
     lines = [
         "usage: python -m harness +experiment=NAME [key=value ...]   run a campaign",
+        "       python -m harness -m +experiment=NAME key=a,b ...    one campaign for each value",
         "       python -m harness resume=ID                          finish an interrupted one",
         "       python -m harness VERB --help",
         "",
@@ -267,6 +300,8 @@ def usage() -> str:
         "flags:",
         *_columns(
             [
+                ("-m", "a sweep: key=a,b, key=range(1,9,2), GROUP=glob(*); several vary together"),
+                ("--info [NAME]", "list the experiments, or say all about one; --json"),
                 ("--cfg job", "print the composed configuration as YAML, run nothing"),
                 ("--version", "print the version"),
                 ("--help", "this text"),

@@ -56,14 +56,25 @@ def _files(conf: Path, group: str) -> dict[str, Path]:
     return {p.stem: p for p in (*own, *(conf / group).glob("*.yaml"))}
 
 
+def load_option(conf: Path, group: str, name: str) -> Any:
+    """What the file of one option says, uncomposed."""
+    return load_yaml(_files(conf, group)[name])
+
+
+def comment_of(conf: Path, group: str, name: str) -> list[str]:
+    """The lines of comment at the head of an option's file, which say what it is for."""
+    found = []
+    for line in _files(conf, group)[name].read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @package"):
+            found.append(line.removeprefix("#").removeprefix(" "))
+    return found
+
+
 def described(conf: Path, group: str) -> list[tuple[str, str]]:
     """Each option of a group with the first comment line of its file."""
-    found = []
-    for name, file in sorted(_files(conf, group).items()):
-        lines = file.read_text(encoding="utf-8").splitlines()
-        comments = (s.removeprefix("#").strip() for s in lines if s.startswith("# "))
-        found.append((name, next((c for c in comments if not c.startswith("@package")), "")))
-    return found
+    return [(n, next(iter(comment_of(conf, group, n)), "")) for n in options(conf, group)]
 
 
 def compose(overrides: Iterable[str]) -> dict[str, Any]:

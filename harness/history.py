@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness import rundir
@@ -31,6 +32,12 @@ def expected_seconds(
             break
         known |= _durations(path.parent, missing, model_sha256, target)
     return known
+
+
+def expected_in_all(plan: Plan, seconds: Mapping[str, float]) -> tuple[float, int]:
+    """Seconds of all waits and of the cells that are known, and how many cells are not."""
+    known = sum(cell.wait_s + seconds.get(cell.arm, 0.0) for cell in plan.cells)
+    return known, sum(cell.arm not in seconds for cell in plan.cells)
 
 
 def _durations(

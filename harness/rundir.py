@@ -25,6 +25,7 @@ from harness.typed import nearest
 CONFIG, PLAN, ENVIRONMENT, VERDICT = "config.yaml", "plan.json", "environment.json", "verdict.json"
 PLOTS = "plots"
 SWEEP = "sweep.json"  # only of a campaign that is part of one
+SWEEP_STATE = "campaigns.json"  # of a sweep's own directory: all of them, and how far it came
 DEFAULT_RUNS_DIR = "runs"
 
 # may differ between the first command line and the one that resumes
@@ -111,6 +112,8 @@ def find_campaign(name: str, runs_dir: Path, asked_by: str = "resume=") -> Path:
     except (OSError, ValueError) as e:
         raise UsageError(f"{asked_by}{name[:40]!r}: {getattr(e, 'strerror', e)}") from None
     known = sorted(p.parent.name for p in runs_dir.glob(f"*/{PLAN}"))
+    if asked_by == "resume=":  # which takes up sweeps as well
+        known = sorted([*known, *(p.parent.name for p in runs_dir.glob(f"*/{SWEEP_STATE}"))])
     raise UsageError(
         f"{asked_by}{name}: no campaign there, nor in {runs_dir}/"
         f"{nearest(name, known[-20:], 'campaigns')}"
@@ -118,15 +121,20 @@ def find_campaign(name: str, runs_dir: Path, asked_by: str = "resume=") -> Path:
 
 
 def resume_command(campaign_dir: Path) -> str:
-    """The command that goes on with a campaign."""
+    """The command that goes on with a campaign, or with a sweep."""
+    return shlex.join(["python", "-m", "harness", *resume_words(campaign_dir)])
+
+
+def resume_words(campaign_dir: Path) -> tuple[str, ...]:
+    """Its overrides."""
     runs_dir = campaign_dir.parent
     words = [f"resume={campaign_dir.name}"]
     if runs_dir != Path(DEFAULT_RUNS_DIR):
-        words.append(f"runs_dir={_as_value(str(runs_dir))}")
-    return shlex.join(["python", "-m", "harness", *words])
+        words.append(f"runs_dir={as_value(str(runs_dir))}")
+    return tuple(words)
 
 
-def _as_value(text: str) -> str:
+def as_value(text: str) -> str:
     """As Hydra reads it: in quotes, if need be, in which only what precedes a quote is escaped."""
     if re.fullmatch(r"[\w./:%@+-]+", text, re.ASCII):
         return text

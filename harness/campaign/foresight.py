@@ -43,9 +43,10 @@ class Foreseen:
 
 @dataclass
 class Foresight:
-    """Of several campaigns; each device is asked once."""
+    """Of several campaigns; each device is asked once, or, where `ask` is false, none at all."""
 
     view: Terminal
+    ask: bool = True
     _devices: dict[str, tuple[TargetId, int]] = field(default_factory=dict)
 
     def of(self, data: Mapping[str, Any]) -> Foreseen:
@@ -68,9 +69,11 @@ class Foresight:
         seconds = expected_seconds(Path(config.runs_dir), plan, model.sha256, target)
         return Foreseen(config, plan, model.name, model, seconds)
 
-    def _device(self, config: Config) -> tuple[TargetId, int]:
+    def _device(self, config: Config) -> tuple[TargetId | None, int]:
         from harness.device.opening import cores_of
 
+        if not self.ask:  # what ran on whichever device is all there is to go by
+            return None, os.cpu_count() or 1
         key = json.dumps(config.target, sort_keys=True, default=str)
         if key not in self._devices:
             with contextlib.ExitStack() as at_end:

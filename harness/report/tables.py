@@ -35,9 +35,10 @@ _WORDS = (
     "first difference, or why not shown",
     *("candidate", "part", "in the wall time", "effect", "baseline cells", "candidate cells"),
     *("decided", "reasons", "notes", "note"),
+    *("campaign", "what it found", "drift", "directory"),
 )
 # sentences, which may take several lines
-_LONG = ("reasons", "notes", "note")
+_LONG = ("reasons", "notes", "note", "campaign", "what it found")
 
 
 _OF_PAGING = ("io threads", "direct io", "dense")

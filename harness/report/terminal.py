@@ -106,6 +106,10 @@ class Terminal:
             self._live.stop()
             self._live = None
 
+    def table(self, data: tables.Data) -> None:
+        """One that stays."""
+        self._print_table(table_of(data))
+
     def _print_table(self, table: Table) -> None:
         self.close()
         if self.rewrites:

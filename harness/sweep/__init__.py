@@ -4,9 +4,3 @@
 a sweep is on disk and what follows from it, `words` shows it. `runner` alone runs anything: every
 campaign by the same `harness.campaign` course as one that stands alone.
 """
-
-from __future__ import annotations
-
-# from harness.sweep.runner import run
-
-# __all__ = ["run"]

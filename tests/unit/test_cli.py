@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 import harness
+from harness import configure
 
 REPO = Path(__file__).resolve().parents[2]
 SIZES = "+experiment=cache_sizes"
@@ -69,6 +71,37 @@ def test_cfg_without_an_experiment_prints_the_defaults(tmp_path: Path) -> None:
     assert yaml.safe_load(run("-c", "job", cwd=tmp_path).stdout)["cells"] == {}
 
 
+def test_info_lists_every_experiment_with_its_question(tmp_path: Path) -> None:
+    lines = run("--info", cwd=tmp_path).stdout.splitlines()
+    rows = json.loads(run("--info", "--json", cwd=tmp_path).stdout)
+    names = configure.options(configure.conf_dir(), "experiment")
+    assert [row["name"] for row in rows] == names
+    for row, line in zip(rows, lines, strict=False):
+        assert line.split(maxsplit=1) == [row["name"], row["question"]]
+        assert row["question"].endswith("?")
+        assert row["command"] == f"python -m harness +experiment={row['name']}"
+
+
+def test_info_says_all_about_one(tmp_path: Path) -> None:
+    text = run("--info", "matched_pair", cwd=tmp_path).stdout
+    for phrase in (
+        "Does predicting experts pay?",
+        "The sentinel repeats the baseline to the byte.",
+        "design four_cell, 4 cells; model reference Q4_K_M",
+        "read ahead",
+        "time expected: 1 min 30 s of waits",
+        "run: python -m harness +experiment=matched_pair",
+    ):
+        assert phrase in text
+    changed = ("schedule.spacing_s=0", "cells.retention.engine.io_threads=4")
+    facts = json.loads(run("--info", "matched_pair", *changed, "--json", cwd=tmp_path).stdout)
+    assert facts["arms"]["retention"] == {"io threads": "4", "read ahead": "predict 0"}
+    assert (facts["expected_s"], facts["unknown_cells"]) == (0, 4)
+    night = json.loads(run("--info", "nightly", "--json", cwd=tmp_path).stdout)
+    assert night["campaigns"][0] == "experiment=identity"
+    assert not list(tmp_path.iterdir())
+
+
 def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
     line = refused("--cfg", "job", SIZES, "cell.n_predict=0", cwd=tmp_path)
     assert "cell.n_predict: 0" in line
@@ -80,12 +113,28 @@ def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
         ([], ["matched_pair", "+experiment=NAME"]),
         (["nonsense"], ["nonsense", "build", "model"]),
         (["modle", "list"], ["modle", "did you mean 'model'"]),
-        (["doctor"], ["doctor", "build, import, model, power"]),
+        (["doctr"], ["doctr", "build, "]),
         (["--foo"], ["--foo", "--help"]),
         (["--cfg"], ["--cfg job"]),
         (["--cfg", "hydra", SIZES], ["--cfg hydra", "--cfg job"]),
-        (["-m", SIZES], ["-m", "sweeps"]),
-        (["--multirun", SIZES], ["--multirun", "sweeps"]),
+        (["-m"], ["+experiment=NAME"]),
+        (["--multirun=3", SIZES], ["--multirun takes no value"]),
+        (["-m", "--cfg", "job", SIZES], ["-m", "plan_only=true"]),
+        (["-m", "--info"], ["-m", "plan_only=true"]),
+        (["-m", SIZES, "memory=uncapped,caped"], ["2 of 2 (memory=caped)", "'cap'"]),
+        (["-m", "+experiment=cache_size,aa"], ["1 of 2", "'cache_sizes'"]),
+        ([SIZES, "schedule.spacing_s=1,2"], ["schedule.spacing_s=1,2", "-m"]),
+        (["+experiment=nightly", "nightly.entries=[{experiment: aaa}]"], ["entries[0]", "'aa'"]),
+        (["+experiment=nightly", "schedule.spacing=1"], ["1 of 12", "'schedule.spacing_s'"]),
+        (["+experiment=nightly", "nightly.budget=1"], ["'nightly.budget_s'"]),
+        (["--cfg", "job", "+experiment=nightly", "nightly.budget_s=-1"], ["budget_s: -1"]),
+        ([SIZES, "nightly.budget_s=1"], ["nightly.budget_s", "+experiment=nightly"]),
+        (["--info", "cache_size"], ["'cache_sizes'"]),
+        (["--info", "cache_sizes", "cell.n_contxt=1"], ["'cell.n_ctx'"]),
+        (["--info", SIZES], ["--info NAME"]),
+        (["--json", SIZES], ["--json", "--info"]),
+        (["sweep", "last"], ["no sweep in runs/"]),
+        (["sweep", "nothing"], ["sweep nothing", "no sweep"]),
         (["+experiment=matched_par"], ["'matched_pair'"]),
         ([SIZES, "schedule.spacing=3"], ["schedule.spacing:", "schedule.spacing_s"]),
         ([SIZES, "cells.cache_half.engine.cache_mb=-1"], ["cache_mb: -1"]),
@@ -134,7 +183,12 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "allowed"),
-    [(["--help"], set()), (["--version"], set()), (["--cfg", "job", SIZES], {"hydra", "yaml"})],
+    [
+        (["--help"], set()),
+        (["--version"], set()),
+        (["--info"], set()),
+        (["--cfg", "job", SIZES], {"hydra", "yaml"}),
+    ],
 )
 def test_quick_answers_import_little(args: list[str], allowed: set[str], tmp_path: Path) -> None:
     """Wall time is not asserted, what costs it is: hydra 0.2 s, rich, numpy, mlflow more."""

@@ -22,7 +22,8 @@ from harness.records import Plan
 
 CONF = configure.conf_dir()
 REPO = Path(__file__).resolve().parents[2]
-NAMES = configure.options(CONF, "experiment")
+NIGHTS = {"nightly"}  # sweeps of others
+NAMES = [n for n in configure.options(CONF, "experiment") if n not in NIGHTS]
 PAIRS = {"sequential_pairs", "aa"}
 SURVEYS = {"predictor_accuracy"}
 LADDERS = {"memory_levels", "eviction", "identity", "topk_ablation"}

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2] / "harness"
 FLOORS: list[set[str]] = [
     {"__main__"},
     {"cli"},
+    {"info"},
     {"sweep"},
     {"campaign"},
     {"doctor"},
