@@ -113,7 +113,7 @@ def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
         ([], ["matched_pair", "+experiment=NAME"]),
         (["nonsense"], ["nonsense", "build", "model"]),
         (["modle", "list"], ["modle", "did you mean 'model'"]),
-        (["doctr"], ["doctr", "build, "]),
+        (["doctr"], ["doctr", "did you mean 'doctor'"]),
         (["--foo"], ["--foo", "--help"]),
         (["--cfg"], ["--cfg job"]),
         (["--cfg", "hydra", SIZES], ["--cfg hydra", "--cfg job"]),
