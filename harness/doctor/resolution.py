@@ -21,6 +21,8 @@ from harness.power.study import Conditions, Study, run_study
 POWER = 0.8
 # a quarter of what `power` takes by default: a standard error of 6 % at that power
 _CAMPAIGNS = 40
+# those under way are waited for when time is up, or on Ctrl-C
+_BATCH = 2
 # (1.96 + 0.84) standard errors of the mean of the pairs of the last look, each of two cells
 _SIGMAS = 2.8 * math.sqrt(2)
 _LEAST_PCT, _MOST_PCT = 0.5, 30.0
@@ -91,6 +93,7 @@ def resolve(
             campaigns=_CAMPAIGNS,
             seed=0,
             progress=bounded,
+            batch=_BATCH,
         )
     except _OutOfTime:
         return _rough(noise, device, spacing_s, f"the simulation was not done in {seconds:g} s")

@@ -108,13 +108,16 @@ def run_study(
     campaigns: int,
     seed: int,
     progress: Progress,
+    batch: int = _BATCH,
 ) -> Study:
     """Simulate up to `campaigns` campaigns for no effect and each of the effects (percent, > 0).
 
-    Effects are added until the power `target` is between two that are near each other.
+    Effects are added until the power `target` is between two that are near each other. `batch`: so
+    many a process simulates at once; whoever may leave early, by an exception from `progress`,
+    waits for some of them.
     """
     seeds = range(seed, seed + campaigns)
-    with _Workers(conditions, progress) as workers:
+    with _Workers(conditions, progress, batch) as workers:
         asked = sorted(set(effects_pct))
         found = workers.run([0.0, *asked], seeds)
         nothing = found.pop(0.0)
@@ -243,8 +246,8 @@ def _end_with(parent: int) -> None:
 class _Workers:
     """As many processes as there are cores; none beside this one where there is one core."""
 
-    def __init__(self, conditions: Conditions, progress: Progress) -> None:
-        self._conditions, self._progress = conditions, progress
+    def __init__(self, conditions: Conditions, progress: Progress, batch: int) -> None:
+        self._conditions, self._progress, self._batch = conditions, progress, batch
         self._pool = (
             ProcessPoolExecutor(cores, initializer=_end_with, initargs=(os.getpid(),))
             if (cores := _cores()) > 1
@@ -270,9 +273,9 @@ class _Workers:
         for at in range(0, len(seeds), _ROUND):
             of_round = seeds[at : at + _ROUND]
             batches = [
-                (effect, of_round[k : k + _BATCH])
+                (effect, of_round[k : k + self._batch])
                 for effect in wanting
-                for k in range(0, len(of_round), _BATCH)
+                for k in range(0, len(of_round), self._batch)
             ]
             for (effect, batch), found in zip(batches, self._each(batches), strict=True):
                 endings[effect] += found
