@@ -77,12 +77,19 @@ def _sweep(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _track(argv: Sequence[str]) -> int:
+    from harness.verbs.track import main as run
+
+    return run(list(argv))
+
+
 VERBS: dict[str, tuple[Verb, str]] = {
     "doctor": (_doctor, "what this device can and cannot tell, and what to do about it"),
     "build": (_build, "build the engine and the launcher, or say what is built"),
     "report": (_report, "judge a campaign again from disk, show its verdict"),
     "ui": (_ui, "look at campaigns in MLflow's pages, on this machine"),
     "sweep": (_sweep, "show the campaigns of a sweep (-m, or the nightly), one row each"),
+    "track": (_track, "log campaigns from their directories to MLflow"),
     "import": (_import, "make a campaign of another program's measurements"),
     "power": (_power, "how many pairs, and how long, an effect takes on this device"),
     "model": (_model, "list, make and inspect models"),

@@ -27,6 +27,8 @@ from harness.records import CellRecord
 
 JOURNAL = "journal.jsonl"
 RECORD = "record.json"
+# so long a look whether a campaign runs may, at most, stand in the way of running it
+LOOKED_AT_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,21 @@ def read_journal(campaign_dir: Path) -> tuple[Event, ...]:
     with _named(path):
         content = path.read_bytes()
     return parse_journal(content, str(path))[0]
+
+
+def is_running(campaign_dir: Path) -> bool:
+    """Whether a process, this one or another, holds the campaign's journal open."""
+    try:
+        fd = os.open(campaign_dir, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as e:
+        return e.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    finally:
+        os.close(fd)
+    return False
 
 
 def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
@@ -289,12 +306,16 @@ def _repair(fd: int, content: bytes, repaired: bytes) -> None:
 
 
 def _lock(fd: int, campaign_dir: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as e:
-        if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise UsageError(f"{campaign_dir}: another process is running this campaign") from e
+    for more in (True, False):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as e:
+            if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            if not more:
+                raise UsageError(f"{campaign_dir}: another process is running this campaign") from e
+        time.sleep(LOOKED_AT_S)  # it may be one that only looks: `is_running`
 
 
 @contextlib.contextmanager

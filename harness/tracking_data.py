@@ -33,7 +33,20 @@ from harness.jsonable import from_json, to_json
 from harness.records import Arm, CellRecord, CellStatus, Plan
 from harness.rundir import PLOTS
 from harness.tracking_inputs import Input, inputs
-from harness.tracking_text import TAG_CHARS, cut, flatten, name_for_store, without_secrets
+from harness.tracking_text import (
+    CAMPAIGN,
+    KIND,
+    NOTE,
+    OVERRIDES,
+    SWEEP,
+    SWEEP_COUNT,
+    SWEEP_INDEX,
+    TAG_CHARS,
+    cut,
+    flatten,
+    name_for_store,
+    without_secrets,
+)
 from harness.verdicts import CampaignVerdict
 
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
@@ -210,9 +223,11 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
     params = flatten(without_secrets(stored.config))
     environment = {k: v for k, v in stored.environment.items() if k != "packages"}
     params |= flatten(without_secrets(environment), "env.")
-    tags = {"harness.campaign": stored.directory.name, "harness.kind": "campaign"}
+    tags = {CAMPAIGN: stored.directory.name, KIND: "campaign"}
     if stored.sweep is not None:
-        tags["harness.sweep"] = stored.sweep.id
+        tags[SWEEP] = stored.sweep.id
+        tags[SWEEP_INDEX], tags[SWEEP_COUNT] = str(stored.sweep.index), str(stored.sweep.count)
+        tags[OVERRIDES] = cut(" ".join(stored.sweep.overrides), TAG_CHARS)
     points: list[Point] = []
     start_ms = min((c.start_ms for c in cells), default=0)
     end_ms = max((c.end_ms for c in cells if c.end_ms is not None), default=None)
@@ -228,7 +243,7 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
             if value is not None
         ]
     status = _campaign_status(stored)
-    tags["mlflow.note.content"] = cut(_campaign_note(stored, status), TAG_CHARS)
+    tags[NOTE] = cut(_campaign_note(stored, status), TAG_CHARS)
     names = (
         *(rundir.PLAN, rundir.ENVIRONMENT, rundir.VERDICT, rundir.SWEEP),
         *("journal.jsonl", "report.html"),
@@ -315,11 +330,11 @@ def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
     start_ms = round((record.started_unix_s or 0.0) * 1e3)
     end_ms = start_ms if record.ended_unix_s is None else round(record.ended_unix_s * 1e3)
     tags = {
-        "harness.campaign": stored.directory.name,
-        "harness.kind": "cell",
+        CAMPAIGN: stored.directory.name,
+        KIND: "cell",
         "harness.status": record.status,
         "harness.timing": _timing(stored, record),
-        "mlflow.note.content": cut(_cell_note(record), TAG_CHARS),
+        NOTE: cut(_cell_note(record), TAG_CHARS),
     }
     arm = None if stored.plan is None else stored.plan.arms.get(record.arm)
     return RunData(

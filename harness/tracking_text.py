@@ -16,6 +16,13 @@ _SECRET = re.compile(
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_./ -]")
 # part of a value, so that what was cut cannot be mistaken for the whole
 _CUT = " ... (cut, sha256 {})"
+# tags by which runs are found again
+PARENT = "mlflow.parentRunId"
+NOTE = "mlflow.note.content"
+KIND, CAMPAIGN = "harness.kind", "harness.campaign"
+# of a campaign in a sweep
+SWEEP, OVERRIDES = "harness.sweep", "harness.sweep_overrides"
+SWEEP_INDEX, SWEEP_COUNT = "harness.sweep_index", "harness.sweep_count"
 PARAM_CHARS = 6000
 NAME_CHARS = 250
 TAG_CHARS = 5000

@@ -17,13 +17,8 @@ from harness.campaign.device import ask_device, connect, make_ready
 from harness.campaign.foresight import PLAN_ONLY, Foresight, show
 from harness.campaign.inputs import binaries, check_given, check_routes, model_file, texts
 from harness.campaign.parts import Campaign, Member
-from harness.campaign.sinks import (
-    draw_plots,
-    track,
-    track_what_there_is,
-    write_page,
-    write_page_of_what_there_is,
-)
+from harness.campaign.sinks import draw_plots, write_page, write_page_of_what_there_is
+from harness.campaign.tracker import Tracker, both
 from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.judgement import CREATED, stored_plan
@@ -200,30 +195,33 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
     """Measure, judge, record, show. What fails after a cell was measured keeps that cell."""
     directory = campaign.directory
     again = f"resume with: {rundir.resume_command(directory)}"
-    try:
-        with rundir.disk_errors(directory):
-            records = _measure(campaign, view)
-            verdict = _judge(campaign, records)
-        view.results(records)
-        view.verdict(verdict)
-        draw_plots(campaign, records, verdict, view)
-        write_page(campaign, records, verdict, view)
-        track(campaign, view)
-    except Interrupted as e:
-        write_page_of_what_there_is(campaign, view)
-        track_what_there_is(campaign, view)
-        raise Interrupted(f"{str(e).partition(';')[0]}; what was measured is kept; {again}") from e
-    except KeyboardInterrupt as e:
-        raise Interrupted(f"interrupted; what was measured is kept; {again}") from e
-    except DeviceError as e:
-        write_page_of_what_there_is(campaign, view)
-        track_what_there_is(campaign, view)
-        raise DeviceError(f"{e}; {again}") from e
+    with contextlib.closing(Tracker(campaign, view)) as tracker:
+        try:
+            with rundir.disk_errors(directory):
+                records = _measure(campaign, view, tracker)
+                verdict = _judge(campaign, records)
+            view.results(records)
+            view.verdict(verdict)
+            draw_plots(campaign, records, verdict, view)
+            write_page(campaign, records, verdict, view)
+            tracker.finish()
+        except Interrupted as e:
+            write_page_of_what_there_is(campaign, view)
+            tracker.finish_early()
+            raise Interrupted(
+                f"{str(e).partition(';')[0]}; what was measured is kept; {again}"
+            ) from e
+        except KeyboardInterrupt as e:
+            raise Interrupted(f"interrupted; what was measured is kept; {again}") from e
+        except DeviceError as e:
+            write_page_of_what_there_is(campaign, view)
+            tracker.finish_early()
+            raise DeviceError(f"{e}; {again}") from e
     view.say(f"everything measured: {directory}/")
     return 0 if all(r.is_result for r in records) else 1
 
 
-def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
+def _measure(campaign: Campaign, view: Terminal, tracker: Tracker) -> list[CellRecord]:
     from harness.device.launcher import Sampling
     from harness.journal import Journal
     from harness.judgement import Measured
@@ -237,11 +235,12 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
     steering = Steering(
         Measured.read(campaign.directory),
         stop_when_decided=bool(campaign.config.design.stop_when_decided),
-        on_pair=view.standings,
+        on_pair=both(view.standings, tracker.standings),
     )
     with stop.on_signals(), Journal.open(campaign.directory) as journal:
         if not journal.events:
             journal.append(CREATED, overrides=campaign.overrides)
+        tracker.start(stop)  # with the journal: that it is held shows others that this runs
         return run_session(
             campaign.plan,
             target=campaign.target,
@@ -249,7 +248,7 @@ def _measure(campaign: Campaign, view: Terminal) -> list[CellRecord]:
             given=deployed.given,
             model=files,
             journal=journal,
-            on_event=campaign.member.heard(view.event),
+            on_event=campaign.member.heard(both(view.event, tracker.event)),
             sampling=Sampling(probe_s=campaign.config.schedule.probe_s),
             evict_page_cache=campaign.config.schedule.drop_page_cache,
             wants=steering.wants,

@@ -175,7 +175,7 @@ def ask_arms(
 
 def store_sign(config: Config) -> Sign:
     """Whether results can be logged; asked cheaply, and nothing is written."""
-    from harness.tracking import TrackingError, store_state
+    from harness.tracking_store import TrackingError, store_state
 
     about = "MLflow"
     if not config.tracking.enabled:

@@ -1,9 +1,8 @@
-"""Where a campaign goes besides its records: plots, page, MLflow. Nothing there can end it."""
+"""What a campaign draws beside its records: plots, page. Nothing of it can end a campaign."""
 
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ def draw_plots(
     try:
         draw(Measured.read(campaign.directory), records, verdict)
     except Exception as e:  # whatever a plotting library raises
-        view.say(f"warning: plots were not drawn: {_first_line(e)}", "yellow")
+        view.say(f"warning: plots were not drawn: {first_line(e)}", "yellow")
 
 
 def write_page(
@@ -38,7 +37,7 @@ def write_page(
     try:
         path = write_html(Measured.read(campaign.directory), records, verdict)
     except Exception as e:  # whatever a template or a drawing meets in what was measured
-        view.say(f"warning: report.html was not written: {_first_line(e)}", "yellow")
+        view.say(f"warning: report.html was not written: {first_line(e)}", "yellow")
         return
     view.say(f"report: {path}")
 
@@ -56,46 +55,11 @@ def write_page_of_what_there_is(campaign: Campaign, view: Terminal) -> None:
                 return
             path = write_html(measured, records, judge(measured, records))
         except Exception as e:  # what ended the campaign is the news
-            view.say(f"warning: report.html was not written: {_first_line(e)}", "yellow")
+            view.say(f"warning: report.html was not written: {first_line(e)}", "yellow")
             return
         view.say(f"report: {path}")
 
 
-def track_what_there_is(campaign: Campaign, view: Terminal) -> None:
-    """Log a campaign that ended early. The user is waiting: a second Ctrl-C ends this too."""
-    if not campaign.config.tracking.enabled:
-        return
-    view.say("logging what was measured to MLflow (Ctrl-C skips it)")
-    with contextlib.suppress(KeyboardInterrupt):
-        track(campaign, view)
-
-
-def track(campaign: Campaign, view: Terminal) -> None:
-    """Log to MLflow. Whatever goes wrong there costs one line, never the campaign."""
-    tracking = campaign.config.tracking
-    if not tracking.enabled:
-        return
-    from harness.tracking import default_uri, log_campaign
-    from harness.tracking_text import without_credentials
-
-    runs_dir = campaign.directory.parent
-    try:
-        log_campaign(
-            campaign.directory,
-            uri=tracking.uri,
-            runs_dir=runs_dir,
-            experiment=campaign.config.name,
-        )
-    except Exception as e:  # the campaign is on disk; whatever a store does must not undo that
-        view.say(f"warning: not logged to MLflow: {_first_line(e)}", "yellow")
-        return
-    if tracking.uri is None:
-        view.say(
-            f"compare runs: mlflow ui --backend-store-uri {shlex.quote(default_uri(runs_dir))}"
-        )
-    else:
-        view.say(f"logged to {without_credentials(tracking.uri)}")
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, for one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

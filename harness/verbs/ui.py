@@ -75,7 +75,7 @@ def _point_at(uri: str, names: Sequence[str]) -> int:
 
 
 def _serve(runs_dir: Path, names: Sequence[str], host: str, port: int | None) -> int:
-    from harness.tracking import ARTIFACTS, STORE, default_uri
+    from harness.tracking_store import ARTIFACTS, STORE, default_uri
 
     store = runs_dir / STORE
     if not store.is_file():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tracking import TrackingError, default_uri, store_state
+from harness.tracking_store import TrackingError, default_uri, store_state
 
 
 def test_a_store_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_server_that_fails_or_is_away_is_said_so(tmp_path: Path) -> None:
 
 def test_mlflow_is_not_imported_for_it(tmp_path: Path) -> None:
     words = (
-        "import sys, pathlib; from harness.tracking import store_state; "
+        "import sys, pathlib; from harness.tracking_store import store_state; "
         f"store_state(None, pathlib.Path({str(tmp_path)!r})); sys.exit('mlflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
