@@ -56,14 +56,42 @@ class CellStarted:
 
 
 @dataclass(frozen=True)
+class MovedCap:
+    """A cluster's frequency cap that is no longer what it was when the cell began."""
+
+    policy: str
+    start_khz: float
+    now_khz: float
+
+
+@dataclass(frozen=True)
+class LiveReadings:
+    """The device and the engine's memory as they were about a second ago; None: not known.
+
+    `cpu_temp_c`: the hottest sensor of the CPU that has moved since the cell began;
+    `anon_peak_bytes`: the largest sample that was seen on the way, at most the cell's true peak.
+    """
+
+    cpu_temp_c: float | None = None
+    moved_caps: tuple[MovedCap, ...] = ()
+    anon_bytes: int | None = None
+    anon_peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class CellProgress:
-    """At most once a second: tokens out so far, and tokens per second since the last of these."""
+    """At most once a second: tokens out so far, and tokens per second in the last few.
+
+    `tokens` None: there are none yet, or the cell makes none; `scored`: tokens of a text.
+    """
 
     cell: PlannedCell
     total: int
-    tokens: int
+    tokens: int | None
     n_predict: int
     tok_s: float | None
+    scored: int | None = None
+    readings: LiveReadings = LiveReadings()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from harness.collect import DEVICE
 from harness.device.launcher import LOG, Sampling, launcher_argv
+from harness.device.live import SAMPLES, SAMPLES_TAIL_BYTES
 from harness.device.sentinel import TAIL_BYTES, LiveSentinel
 from harness.engines import native
 from harness.errors import DeviceError
@@ -73,17 +74,28 @@ class Launching:
             time_limit_s=arm.time_limit_s,
         )
         telemetry, device = work_dir / native.TELEMETRY, work_dir / DEVICE
+        tails: dict[PurePath, int] = {
+            telemetry: TELEMETRY_TAIL_BYTES,
+            device: TAIL_BYTES,
+            (samples := work_dir / SAMPLES): SAMPLES_TAIL_BYTES,
+        }
+
+        def tail(path: PurePath) -> Callable[[], bytes]:
+            return lambda: self.target.tail(path, tails[path])
+
         running = self.target.run(
             command,
             log=work_dir / LOG,
             lock=self.lock,
-            tails={telemetry: TELEMETRY_TAIL_BYTES, device: TAIL_BYTES},
+            tails=tails,
         )
         progress = Progress(
             cell,
             self.total,
             arm.n_predict,
-            telemetry=lambda: self.target.tail(telemetry, TELEMETRY_TAIL_BYTES),
+            telemetry=tail(telemetry),
+            device=tail(device),
+            samples=tail(samples),
             on_event=self.on_event,
             clock=self.clock,
         )

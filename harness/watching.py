@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
+from harness.device.live import LiveDevice, LiveMemory
 from harness.engines import native
-from harness.events import CellProgress, SessionEvent
+from harness.events import CellProgress, LiveReadings, SessionEvent
 from harness.records import PlannedCell
 
 LOOK_S = 1.0
+# Over so many looks the live rate is made: an engine of half a token per second would else read
+# 0 and 1 in turns.
+RATE_LOOKS = 5
+
+# the end of a file as it is known now; nothing where it is not there yet
+Tail = Callable[[], bytes]
 
 
 class EverySecond:
@@ -29,7 +37,7 @@ class EverySecond:
 
 
 class Progress:
-    """Tells how far the engine is, from the tail of its telemetry."""
+    """Tells how far the engine is, and how the device does, from the tails of their files."""
 
     def __init__(
         self,
@@ -37,28 +45,52 @@ class Progress:
         total: int,
         n_predict: int,
         *,
-        telemetry: Callable[[], bytes],
+        telemetry: Tail,
+        device: Tail,
+        samples: Tail,
         on_event: Callable[[SessionEvent], None],
         clock: Callable[[], float],
     ) -> None:
-        """`telemetry`: the end of what the engine has told so far; `total` cells in the plan."""
+        """The files' ends, the engine's and the launcher's; `total` cells in the plan."""
         self._cell = cell
         self._total = total
         self._n_predict = n_predict
-        self._telemetry = telemetry
+        self._telemetry, self._device_tail, self._samples = telemetry, device, samples
         self._on_event = on_event
         self._clock = clock
-        self._last: tuple[float, int] | None = None
+        self._device, self._memory = LiveDevice(), LiveMemory()
+        self._seen: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS + 1)
 
     def look(self) -> None:
-        """Emit CellProgress when there is something new."""
+        """Emit CellProgress."""
         now = self._clock()
-        tokens = native.tokens_done(self._telemetry())
-        if tokens is None:
-            return
-        rate = None
-        if self._last is not None:
-            then, before = self._last
-            rate = (tokens - before) / (now - then)
-        self._last = (now, tokens)
-        self._on_event(CellProgress(self._cell, self._total, tokens, self._n_predict, rate))
+        done = native.how_far(self._telemetry())
+        if done.tokens is not None:
+            self._seen.append((now, done.tokens))
+        self._on_event(
+            CellProgress(
+                self._cell,
+                self._total,
+                done.tokens,
+                self._n_predict,
+                self._rate(),
+                done.scored,
+                self._readings(),
+            )
+        )
+
+    def _rate(self) -> float | None:
+        if len(self._seen) < 2:
+            return None
+        (then, before), (now, tokens) = self._seen[0], self._seen[-1]
+        return (tokens - before) / (now - then)
+
+    def _readings(self) -> LiveReadings:
+        self._device.feed(self._device_tail())
+        self._memory.feed(self._samples())
+        return LiveReadings(
+            self._device.cpu_temp_c,
+            self._device.moved_caps,
+            self._memory.anon_bytes,
+            self._memory.peak_bytes,
+        )

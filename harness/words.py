@@ -21,3 +21,20 @@ def duration(seconds: float) -> str:
         else (*divmod(whole // 60, 60), ("h", "min"))
     )
     return f"{big} {names[0]}" + (f" {small} {names[1]}" if small else "")
+
+
+def size(n: float) -> str:
+    """Bytes in the largest unit that they fill: `1.5 GiB`, `20.0 KiB`, `7 B`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n >= scale:
+            return f"{n / scale:.1f} {unit}"
+    return f"{n:.0f} B"
+
+
+def amount(done: float, total: float, unit: str) -> str:
+    """`12 of 300 files`, `1.5 of 29.1 MiB`: bytes in the unit of the whole."""
+    if unit != "bytes":
+        return f"{done:.0f} of {total:.0f} {unit}"
+    whole = size(total)
+    scale = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[whole.split()[1]]
+    return f"{done / scale:.0f} of {whole}" if scale == 1 else f"{done / scale:.1f} of {whole}"

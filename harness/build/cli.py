@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from harness.errors import HarnessError, UsageError
 if TYPE_CHECKING:
     from harness.build.recipe import Order
     from harness.build.types import BuildProgress
+    from harness.progress import Progress
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,53 +62,43 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-class ProgressLine:
-    """Shows build progress on stderr: one line that overwrites itself, or a line now and then."""
+# what stages do; the others tell that themselves
+_DOES = {"configure": "configuring the engine", "compile": "compiling the engine"}
 
-    # without a terminal: seconds between lines of one stage
-    INTERVAL_S = 15.0
 
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._stage = ""
-        self._shown_s = 0.0
-        self._open = False
+def shown_on(progress: Progress) -> Callable[[BuildProgress], None]:
+    """A build, step by step, on a screen or in a log."""
+    from harness.progress import Step
 
-    def __call__(self, step: BuildProgress) -> None:
-        """Show one step."""
-        count = f"{step.done}/{step.total} " if step.total else ""
-        text = f"{step.stage} {count}{step.message} ({step.elapsed_s:.0f} s)"
-        if self._terminal:
-            sys.stderr.write(f"\r\x1b[K{text[:110]}")
-            self._open = True
-            if step.stage in {"note", "wait"}:
-                self.close()
-            sys.stderr.flush()
-            return
-        fresh = step.stage != self._stage or step.stage == "note"
-        if fresh or step.elapsed_s - self._shown_s >= self.INTERVAL_S:
-            print(text, file=sys.stderr, flush=True)
-            self._stage, self._shown_s = step.stage, step.elapsed_s
+    def show(step: BuildProgress) -> None:
+        if step.stage == "note":
+            progress.note(step.message)
+        elif step.stage in _DOES:
+            counted = step.stage == "compile"
+            detail = step.message if counted else ""
+            what = _DOES[step.stage]
+            progress(Step(what, step.done, step.total, "files", detail), worth_a_line=True)
+        else:
+            progress(Step(step.message), worth_a_line=True)
 
-    def close(self) -> None:
-        """End the line that is being overwritten."""
-        if self._open:
-            sys.stderr.write("\n")
-            self._open = False
+    return show
 
 
 def main(argv: list[str]) -> int:
     """Run the verb; returns the exit code."""
     args = parser().parse_args(argv)
-    line = ProgressLine()
+    from harness.progress import Progress
+    from harness.screen import Screen
+
+    progress = Progress(Screen(sys.stderr))
     try:
-        return _run(args, line)
+        return _run(args, progress)
     except HarnessError as e:
-        line.close()
+        progress.close()
         print(f"harness: error: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
-        line.close()
+        progress.close()
         print("harness: interrupted; what was compiled is kept", file=sys.stderr)
         return 130
 
@@ -129,7 +121,7 @@ def _order(args: argparse.Namespace) -> Order:
     return Order(args.llama_cpp_dir, args.sanitize, args.toolchain, machine, args.ndk_dir)
 
 
-def _run(args: argparse.Namespace, line: ProgressLine) -> int:
+def _run(args: argparse.Namespace, progress: Progress) -> int:
     from harness.build.engine import ensure_engine
     from harness.build.suite import clean, run_tests
 
@@ -143,12 +135,12 @@ def _run(args: argparse.Namespace, line: ProgressLine) -> int:
         toolchain=order.toolchain,
         machine=order.machine,
         ndk_dir=order.ndk_dir,
-        progress=line,
+        progress=shown_on(progress),
     )
     tests = None
     if args.tests:
-        tests = run_tests(order, cache_dir=args.cache_dir, progress=line)
-    line.close()
+        tests = run_tests(order, cache_dir=args.cache_dir, progress=shown_on(progress))
+    progress.close()
     if args.json:
         result = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(build).items()}
         if tests is not None:

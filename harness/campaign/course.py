@@ -71,7 +71,7 @@ def _start(
     rundir.check_runs_dir(runs_dir)
     named, engines = texts(config), binaries(config)
     check_routes(config)
-    model = model_file(config)
+    model = model_file(config, view.progress)
     target, machine = connect(config, view, at_end)
     plan = make_plan(config, model.info, cores_of(machine), named, engines)
     name = rundir.new_id(config.name)
@@ -129,7 +129,7 @@ def _resume(
     plan = stored_plan(directory)
     check_given(plan)
     check_routes(config)
-    model = model_file(config)
+    model = model_file(config, view.progress)
     if data["plan_only"]:
         _show_plan(plan, model, directory.parent, None, view)
         return None
@@ -202,8 +202,10 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
                 verdict = _judge(campaign, records)
             view.results(records)
             view.verdict(verdict)
-            draw_plots(campaign, records, verdict, view)
-            write_page(campaign, records, verdict, view)
+            with view.doing("drawing plots"):
+                draw_plots(campaign, records, verdict, view)
+            with view.doing("writing the report"):
+                write_page(campaign, records, verdict, view)
             tracker.finish()
         except Interrupted as e:
             write_page_of_what_there_is(campaign, view)
@@ -223,6 +225,7 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
 
 def _measure(campaign: Campaign, view: Terminal, tracker: Tracker) -> list[CellRecord]:
     from harness.device.launcher import Sampling
+    from harness.history import expected_seconds
     from harness.journal import Journal
     from harness.judgement import Measured
     from harness.session import ModelFiles, run_session
@@ -230,6 +233,10 @@ def _measure(campaign: Campaign, view: Terminal, tracker: Tracker) -> list[CellR
     from harness.stopping import StopFlag
 
     deployed, stop = campaign.deployed, StopFlag()
+    runs_dir, model_sha256 = campaign.directory.parent, campaign.model.sha256
+    # of a campaign that is resumed also what its own cells took
+    took = expected_seconds(runs_dir, campaign.plan, model_sha256, campaign.target.id)
+    view.begin(campaign.plan, took)
     campaign.target.heed(stop.nap)
     files = ModelFiles(deployed.model, deployed.model_files, campaign.model.sha256)
     steering = Steering(

@@ -27,23 +27,13 @@ def connect(
 ) -> tuple[Target, Machine | None]:
     """The device, let go at the end whatever happens; and the machine that it is."""
     from harness.device.opening import machine_of, open_target
-    from harness.models.cli import ProgressLine
-    from harness.models.resolve import ModelProgress
-
-    progress = ProgressLine()
-
-    def say(line: str) -> None:
-        progress.close()
-        view.say(line, "yellow")
+    from harness.progress import Step
 
     target = open_target(
         check_target(config.target),
-        say=say,
-        on_transfer=lambda name, done, total: progress(
-            ModelProgress(f"sending {name}", done, total)
-        ),
+        say=lambda line: view.say(line, "yellow"),
+        on_transfer=lambda name, done, total: view.progress(Step(f"sending {name}", done, total)),
     )
-    at_end.callback(progress.close)
     at_end.callback(target.close)
     return target, machine_of(target)
 
@@ -64,14 +54,14 @@ def make_ready(
     from harness.device.deploy import deploy, deploy_launcher
     from harness.device.phone import Phone
 
-    engines = engines_for(config, plan, target, machine)
+    engines = engines_for(config, plan, target, machine, view.progress)
     say_alike(plan, engines, lambda line: view.say(line, "yellow"))
     build = deploy_launcher(target, engines.build)
     claim(target, owner_of(directory), wait_s=config.session.wait_for_device_s, say=view.say)
     phone = Phone(check_target(config.target), target, lambda line: view.say(line, "yellow"))
     at_end.callback(phone.put_back)
     settings = phone.prepare()
-    return deploy(
+    deployed = deploy(
         target,
         build,
         given=engines.given,
@@ -81,6 +71,8 @@ def make_ready(
         cache_dir=config.engine.cache_dir,
         settings=settings,
     )
+    view.progress.close()
+    return deployed
 
 
 def ask_device(campaign: Campaign, view: Terminal) -> Readiness:
@@ -94,15 +86,16 @@ def ask_device(campaign: Campaign, view: Terminal) -> Readiness:
         # one that was killed early has a plan and no journal yet
         begun = (campaign.directory / JOURNAL).exists()
         done = load_records(campaign.directory) if begun else []
-    readiness = check_device(
-        campaign.target,
-        campaign.deployed,
-        campaign.plan,
-        campaign.config,
-        campaign_dir=campaign.directory,
-        model_bytes=campaign.model_bytes,
-        seen=[state for _, state in states_in_order(done)],
-    )
+    with view.doing("asking the device and the engine"):
+        readiness = check_device(
+            campaign.target,
+            campaign.deployed,
+            campaign.plan,
+            campaign.config,
+            campaign_dir=campaign.directory,
+            model_bytes=campaign.model_bytes,
+            seen=[state for _, state in states_in_order(done)],
+        )
     for finding in readiness.warnings:
         view.say(f"warning: {in_words(finding)}", "yellow")
     return readiness

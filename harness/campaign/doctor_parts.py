@@ -62,7 +62,7 @@ def make_ready_for(
 
     named, engines = texts(config), binaries(config)
     check_routes(config)
-    model = model_file(config)
+    model = model_file(config, view.progress)
     plan = make_plan(config, model.info, cores_of(machine), named, engines)
     try:
         deployed = make_ready(
@@ -97,7 +97,7 @@ def engine_sign(deployed: Deployed) -> Sign:
 def launcher_alone(config: Config, target: Target, machine: Machine | None, view: Terminal) -> Path:
     """On the target; what has to be built first is built only where nobody measures."""
     from harness.build import machine_from
-    from harness.build.cli import ProgressLine
+    from harness.build.cli import shown_on
     from harness.build.engine import check_published, ensure_program
     from harness.build.recipe import LAUNCHER, Order, make_recipe
     from harness.build.types import Reporter
@@ -122,11 +122,11 @@ def launcher_alone(config: Config, target: Target, machine: Machine | None, view
             # compiling would be in the way of whoever measures here
             owner = owner_of(Path(config.runs_dir) / "doctor")
             claim(target, owner, wait_s=config.session.wait_for_device_s, say=view.say)
-        progress = ProgressLine()
+        report = Reporter(shown_on(view.progress))
         try:
-            program = ensure_program(LAUNCHER, order, cache_dir, Reporter(progress)).path
+            program = ensure_program(LAUNCHER, order, cache_dir, report).path
         finally:
-            progress.close()
+            view.progress.close()
     return Path(target.install_launcher(program, sha256_file(program)))
 
 

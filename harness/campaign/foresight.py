@@ -59,7 +59,7 @@ class Foresight:
         named, engines = texts(config), binaries(config)
         check_routes(config)
         try:
-            model = model_file(config)
+            model = model_file(config, self.view.progress)
         except NotMadeError as e:
             # a fraction of the experts has no size until the model's file says how large they are
             plan = make_plan(config, None, os.cpu_count() or 1, named, engines)

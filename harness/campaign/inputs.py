@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harness.build import EngineBuild, EngineFile
     from harness.device.opening import Machine
     from harness.models import ModelFile
+    from harness.progress import Progress
     from harness.records import GivenBinary, GivenText, Plan
     from harness.targets.target import Target
 
@@ -80,18 +81,17 @@ def check_given(plan: Plan) -> None:
                 )
 
 
-def model_file(config: Config) -> ModelFile:
+def model_file(config: Config, progress: Progress) -> ModelFile:
     """The model, fetched, made or found; NotMadeError where only the plan was asked for."""
     from harness.models import resolve_model
-    from harness.models.cli import ProgressLine
+    from harness.models.cli import shown_on
 
-    progress = ProgressLine()
     try:
         return resolve_model(
             config.model,
             cache_dir=config.engine.cache_dir,
             make=not config.plan_only,
-            progress=progress,
+            progress=shown_on(progress),
         )
     finally:
         progress.close()
@@ -105,19 +105,21 @@ class Engines:
     given: dict[str, EngineFile]
 
 
-def engines_for(config: Config, plan: Plan, target: Target, machine: Machine | None) -> Engines:
+def engines_for(
+    config: Config, plan: Plan, target: Target, machine: Machine | None, progress: Progress
+) -> Engines:
     """Everything to run on the machine behind a target, given or built; None: this one.
 
     Where every cell brings an engine the campaign's is that of the first, and nothing is built.
     """
     from harness.build import ensure_engine, given_engine, machine_from
-    from harness.build.cli import ProgressLine
+    from harness.build.cli import shown_on
     from harness.device.opening import compile_host
 
     there = None
     if machine is not None:
         there = machine_from(machine.uname, machine.cpuinfo, machine.android)
-    engine, progress = config.engine, ProgressLine()
+    engine = config.engine
     # before anything is built, which takes minutes
     own = {
         arm.binary.path: given_engine(arm.binary, f"cells.{arm.cell}.binary", there)
@@ -137,7 +139,7 @@ def engines_for(config: Config, plan: Plan, target: Target, machine: Machine | N
             machine=there,
             ndk_dir=_path(config.build.ndk_dir),
             host=compile_host(target, config.session.wait_for_device_s),
-            progress=progress,
+            progress=shown_on(progress),
         )
         return Engines(build, own)
     finally:

@@ -78,14 +78,24 @@ def read_telemetry(content: bytes) -> Telemetry:
     return Telemetry(by_type.get("start"), by_type.get("summary"))
 
 
-def tokens_done(tail: bytes) -> int | None:
-    """How many tokens are out, from the last bytes of a telemetry file still being written."""
+@dataclass(frozen=True)
+class Done:
+    """How far an engine is: tokens that are out, or tokens of a text that are scored."""
+
+    tokens: int | None = None
+    scored: int | None = None
+
+
+def how_far(tail: bytes) -> Done:
+    """By the last bytes of a telemetry file still being written."""
     for line in reversed(tail.split(b"\n")):
         entry = _json_object(line)
-        number = entry.get("token")
+        number, scored = entry.get("token"), entry.get("tokens")
         if entry.get("type") == "token" and isinstance(number, int):
-            return number + 1
-    return None
+            return Done(tokens=number + 1)
+        if entry.get("type") == "chunk" and isinstance(scored, int):
+            return Done(scored=scored)
+    return Done()
 
 
 def complaint(stderr: bytes) -> str | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, UsageError
+from harness.words import size
 
 if TYPE_CHECKING:
     from harness.models.resolve import ModelFile, ModelProgress
+    from harness.progress import Progress
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,71 +43,56 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the verb; returns the exit code."""
     args = parser().parse_args(argv)
-    line = ProgressLine()
+    from harness.progress import Progress
+    from harness.screen import Screen
+
+    progress = Progress(Screen(sys.stderr))
     try:
-        result = {"list": _list, "make": _make, "info": _info}[args.action](args, line)
-        line.close()
+        actions = {"list": _list, "make": _make, "info": _info}
+        result = actions[args.action](args, progress)
+        progress.close()
     except HarnessError as e:
-        line.close()
+        progress.close()
         print(f"harness: error: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
-        line.close()
+        progress.close()
         print("harness: interrupted; nothing partial is left", file=sys.stderr)
         return 130
     print(result)
     return 0
 
 
-class ProgressLine:
-    """Shows progress on stderr: one line that overwrites itself; without a terminal, only notes."""
+def shown_on(progress: Progress) -> Callable[[ModelProgress], None]:
+    """A model being made, fetched or hashed, on a screen or in a log."""
+    from harness.progress import Step
 
-    INTERVAL_S = 0.1
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._shown = float("-inf")
-        self._open = False
-
-    def __call__(self, step: ModelProgress) -> None:
-        """Show one step."""
-        if not self._terminal:
-            if step.note:
-                print(step.message, file=sys.stderr, flush=True)
-            return
-        now = time.monotonic()
-        if not step.note and now - self._shown < self.INTERVAL_S:
-            return
-        self._shown = now
-        share = f" {100 * step.done / step.total:.0f} %" if step.done and step.total else ""
-        sys.stderr.write(f"\r\x1b[K{step.message}{share}")
-        self._open = True
+    def show(step: ModelProgress) -> None:
         if step.note:
-            self.close()
-        sys.stderr.flush()
+            progress.note(step.message)
+        else:
+            progress(Step(step.message, step.done, step.total))
 
-    def close(self) -> None:
-        """End the line that is being overwritten."""
-        if self._open:
-            sys.stderr.write("\n")
-            self._open = False
+    return show
 
 
-def _make(args: argparse.Namespace, line: ProgressLine) -> str:
+def _make(args: argparse.Namespace, progress: Progress) -> str:
     from harness.models import registry
     from harness.models.resolve import resolve_model, write_model
 
     config = registry.configuration(args.name, args.overrides)
     if args.output is not None:
-        model = write_model(config, args.output, cache_dir=args.cache_dir, progress=line)
+        model = write_model(
+            config, args.output, cache_dir=args.cache_dir, progress=shown_on(progress)
+        )
     else:
-        model = resolve_model(config, cache_dir=args.cache_dir, progress=line)
+        model = resolve_model(config, cache_dir=args.cache_dir, progress=shown_on(progress))
     if args.json:
         return json.dumps(model.to_json())
-    return f"{model.path}\n{model.origin}: {model.name}, {_size(model.info.file_bytes)}"
+    return f"{model.path}\n{model.origin}: {model.name}, {size(model.info.file_bytes)}"
 
 
-def _info(args: argparse.Namespace, line: ProgressLine) -> str:
+def _info(args: argparse.Namespace, progress: Progress) -> str:
     from harness.models import registry
     from harness.models.resolve import resolve_model
 
@@ -118,7 +105,7 @@ def _info(args: argparse.Namespace, line: ProgressLine) -> str:
         config = {"kind": "path", "path": args.name}
     else:
         config = registry.configuration(args.name)  # refuses, with the nearest names
-    model = resolve_model(config, cache_dir=args.cache_dir, make=False, progress=line)
+    model = resolve_model(config, cache_dir=args.cache_dir, make=False, progress=shown_on(progress))
     return json.dumps(model.to_json()) if args.json else _describe(model)
 
 
@@ -134,17 +121,17 @@ def _describe(model: ModelFile) -> str:
         ("experts", f"{i.n_expert} in a layer, {i.n_expert_used} used by a token"),
         ("width", f"{i.n_embd}, expert {i.n_ff_expert or 'unknown'}"),
         ("expert weights", f"{types} tensors"),
-        ("expert bytes", f"{i.expert_bytes} ({_size(i.expert_bytes)})"),
-        ("largest expert", f"{i.expert_bytes_max} ({_size(i.expert_bytes_max)})"),
-        ("dense bytes", f"{i.dense_bytes} ({_size(i.dense_bytes)})"),
-        ("file bytes", f"{i.file_bytes} ({_size(i.file_bytes)})"),
+        ("expert bytes", f"{i.expert_bytes} ({size(i.expert_bytes)})"),
+        ("largest expert", f"{i.expert_bytes_max} ({size(i.expert_bytes_max)})"),
+        ("dense bytes", f"{i.dense_bytes} ({size(i.dense_bytes)})"),
+        ("file bytes", f"{i.file_bytes} ({size(i.file_bytes)})"),
         ("vocabulary", f"{i.n_vocab or 'unknown'} ({i.tokenizer or 'no tokenizer'})"),
         ("trained context", f"{i.n_ctx_train or 'unknown'}"),
     ]
     return "\n".join(f"{label:<16}{text}" for label, text in rows)
 
 
-def _list(args: argparse.Namespace, line: ProgressLine) -> str:
+def _list(args: argparse.Namespace, progress: Progress) -> str:
     from harness.models import registry
 
     rows = [_row(name, args.cache_dir) for name in registry.names()] + _architecture_rows()
@@ -195,10 +182,3 @@ def _architecture_rows() -> list[dict[str, Any]]:
         }
         for name, arch in ARCHITECTURES.items()
     ]
-
-
-def _size(n: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if n >= scale:
-            return f"{n / scale:.1f} {unit}"
-    return f"{n} B"

@@ -17,7 +17,9 @@ from harness.words import counted
 if TYPE_CHECKING:
     from harness.power.source import Source
     from harness.power.study import EffectRow, Study
+    from harness.progress import Progress
 
+_SIMULATING = "simulating"
 EFFECTS_PCT = (2.0, 3.0, 5.0, 10.0)
 
 
@@ -62,25 +64,29 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the verb; returns the exit code."""
     args = parser().parse_args(argv)
-    line = _ProgressLine()
+    from harness.progress import Progress
+    from harness.screen import Screen
+
+    progress = Progress(Screen(sys.stderr))
     try:
-        print(_power(args, line))
+        print(_power(args, progress))
     except HarnessError as e:
-        line.close()
+        progress.close()
         print(f"harness: error: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
-        line.close()
+        progress.close()
         print("harness: interrupted", file=sys.stderr)
         return 130
     return 0
 
 
-def _power(args: argparse.Namespace, line: _ProgressLine) -> str:
+def _power(args: argparse.Namespace, progress: Progress) -> str:
     effects = [abs(e) for e in args.effect] if args.effect else list(EFFECTS_PCT)
     _check(args, effects)
     from harness.power.source import read_source
     from harness.power.study import Conditions, run_study
+    from harness.progress import Step
 
     source = read_source(args.campaign, args.runs_dir)
     study = run_study(
@@ -89,9 +95,9 @@ def _power(args: argparse.Namespace, line: _ProgressLine) -> str:
         target=args.power,
         campaigns=args.campaigns,
         seed=args.seed,
-        progress=line,
+        progress=lambda done, total: progress(Step(_SIMULATING, done, total, "campaigns")),
     )
-    line.close()
+    progress.close()
     spacing_s = source.device.spacing_s if args.spacing_s is None else args.spacing_s
     if args.json:
         return json.dumps(_json(source, study, spacing_s, args.seed), indent=1)
@@ -110,28 +116,6 @@ def _check(args: argparse.Namespace, effects: list[float]) -> None:
         raise UsageError(f"--seed {args.seed}: 0 or more")
     if args.spacing_s is not None and not 0 <= args.spacing_s < math.inf:
         raise UsageError(f"--spacing-s {args.spacing_s:g}: seconds, 0 or more")
-
-
-class _ProgressLine:
-    """How far it is, on stderr: one line that overwrites itself; nothing without a terminal."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._open = False
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show it."""
-        if self._terminal:
-            sys.stderr.write(f"\r\x1b[Kpower: {done} of {total} campaigns simulated")
-            sys.stderr.flush()
-            self._open = True
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._open:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._open = False
 
 
 # --- what it says --------------------------------------------------------------------------------

@@ -11,6 +11,17 @@ def all_tokens(n_tokens: int) -> str:
     return "the token" if n_tokens == 1 else f"all {n_tokens} tokens"
 
 
+def tokens_so_far(tokens: int, n_predict: int, tok_s: float | None) -> list[str]:
+    """`token 5 of 128`, and the speed where it is known."""
+    return [f"token {tokens} of {n_predict}", *([] if tok_s is None else [f"{tok_s:.1f} tok/s"])]
+
+
+def spent(record: CellRecord) -> float | None:
+    """Seconds from the launcher's start to its end, probes included."""
+    began, ended = record.started_unix_s, record.ended_unix_s
+    return None if began is None or ended is None else ended - began
+
+
 def done(record: CellRecord) -> str:
     """What came of a cell that ran to its end."""
     scored = record.perplexity

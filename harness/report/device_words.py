@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.device.gates import limit_in_words, value_in_words
-from harness.events import GateReading
+from harness.events import GateReading, LiveReadings
 from harness.records import Excursion
 
 _WHAT = {
@@ -15,14 +15,31 @@ _WHAT = {
 }
 
 
-def waited_for(readings: Sequence[GateReading], seconds_left: float) -> str:
-    """What does not hold yet, where it stands, and how much longer it may take."""
-    open_ones = [
+def waited_for(readings: Sequence[GateReading]) -> list[str]:
+    """What does not hold yet: where it stands, and its limit."""
+    return [
         f"{value_in_words(r.what, r.value, r.sensor)}, {limit_in_words(r.what, r.limit)}"
         for r in readings
         if not r.holds
     ]
-    return f"waiting at most {seconds_left:.0f} s for: {'; '.join(open_ones)}"
+
+
+def readings_in_words(r: LiveReadings, limit_bytes: int | None) -> list[str]:
+    """The device under a running cell, and its anonymous memory against the limit if it has one."""
+    fields = [] if r.cpu_temp_c is None else [f"CPU {r.cpu_temp_c:.1f} °C"]
+    if r.anon_bytes is not None:
+        limit = "" if limit_bytes is None else f" of {_mib(limit_bytes)}"
+        peak = r.anon_peak_bytes or 0
+        was = f", peak {_mib(peak)}" if _mib(peak) != _mib(r.anon_bytes) else ""
+        fields.append(f"anon {_mib(r.anon_bytes)}{limit} MiB{was}")
+    for cap in r.moved_caps:
+        now, before = cap.now_khz / 1e6, cap.start_khz / 1e6
+        fields.append(f"cap of {cap.policy} {now:.2f} GHz, was {before:.2f}")
+    return fields
+
+
+def _mib(n: int) -> str:
+    return f"{n / 2**20:.0f}"
 
 
 def excursion_in_words(e: Excursion) -> str:

@@ -1,25 +1,20 @@
-"""The campaign in the terminal: plan, waits, cells, result table, verdict. Writes to one stream.
+"""The campaign in the terminal: plan, what runs, result table, verdict. Writes to one stream.
 
-A terminal gets a line that is rewritten in place; anything else gets plain lines without control
-characters, few enough to keep in a log. Colour only on a terminal, never with NO_COLOR. Sizes are
-in MiB (2^20 bytes) throughout, like `cache_mb` and `memory.limit_mb`; `-` means not measured.
+A terminal gets a block of lines that is rewritten in place (`running`, `screen`); anything else
+gets plain lines without control characters, few enough to keep in a log. Colour only on a terminal,
+never with NO_COLOR. Sizes are in MiB (2^20 bytes) throughout, like `cache_mb` and
+`memory.limit_mb`; `-` means not measured.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
 import sys
 import textwrap
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TextIO
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from harness.analysis import tables
 from harness.analysis.found import finding_tables
@@ -28,24 +23,12 @@ from harness.analysis.levels import details_in_words, levels_in_words
 from harness.analysis.standing import Standing, standing_in_words
 from harness.analysis.verdict_labels import DRIFT_WORDS, FINDING_WORDS, OUTCOME_WORDS
 from harness.analysis.verdict_words import numbers_in_words
-from harness.device.gates import outcome_in_words
-from harness.events import (
-    AtGate,
-    CellExcursion,
-    CellFinished,
-    CellProgress,
-    CellRepeated,
-    CellStarted,
-    GatePassed,
-    SessionEvent,
-    Waiting,
-)
+from harness.events import SessionEvent
 from harness.looks import look_schedule
+from harness.progress import Progress, Step
 from harness.records import CellRecord, Coins, Plan, Prediction
-from harness.report.cell_words import all_tokens, done
-from harness.report.device_words import excursion_in_words, waited_for
+from harness.report.running import Running
 from harness.report.tables import (
-    BAD,
     STYLES,
     UNSURE,
     differing_settings,
@@ -54,14 +37,11 @@ from harness.report.tables import (
     settings_of,
     table_of,
 )
+from harness.screen import Screen
 from harness.verdicts import CampaignVerdict, CandidateVerdict
 from harness.words import counted, duration
 
-# wide enough that no table wraps in a log file
-PLAIN_WIDTH = 200
 ORDERS_WIDTH = 96
-# not a terminal: seconds between lines about one running cell
-PLAIN_PROGRESS_S = 15.0
 
 # too long for a column: said elsewhere
 _HIDDEN = {
@@ -77,61 +57,31 @@ class Terminal:
 
     def __init__(self, out: TextIO | None = None) -> None:
         """`out`: where to write, standard output by default."""
-        stream = sys.stdout if out is None else out
-        self.rewrites = stream.isatty()
-        self._console = Console(
-            file=stream,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            width=None if self.rewrites else PLAIN_WIDTH,
-            force_terminal=None if self.rewrites else False,
-            no_color=None if self.rewrites else True,
-        )
-        self._live: Live | None = None
-        self._said_s = -math.inf
-        self._waiting_for: int | None = None
-
-    # --- lines ---
+        self._screen = Screen(sys.stdout if out is None else out)
+        self.progress = Progress(self._screen)
+        self._running = Running(self._screen)
 
     def say(self, text: str, style: str = "") -> None:
         """One line that stays."""
-        self.close()
-        # the terminal wraps, so that a command can be copied whole
-        self._console.print(Text(text, style), soft_wrap=True)
+        self._screen.say(text, style)
 
     def close(self) -> None:
-        """Remove the line that is being rewritten."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        """Remove what is being rewritten."""
+        self.progress.close()
+        self._screen.close()
 
     def table(self, data: tables.Data) -> None:
         """One that stays."""
-        self._print_table(table_of(data))
+        self._screen.table(table_of(data))
 
-    def _print_table(self, table: Table) -> None:
-        self.close()
-        if self.rewrites:
-            self._console.print(table)
-            return
-        with self._console.capture() as captured:
-            self._console.print(table)
-        for line in captured.get().splitlines():  # rich fills the last column with blanks
-            self._console.print(Text(line.rstrip()), soft_wrap=True)
-
-    def _rewrite(self, text: str) -> None:
-        line = Text(text, no_wrap=True, overflow="ellipsis")
-        if self._live is None:
-            self._live = Live(
-                line,
-                console=self._console,
-                auto_refresh=False,
-                transient=True,
-                redirect_stderr=False,
-            )
-            self._live.start()
-        self._live.update(line, refresh=True)
+    @contextlib.contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Something without steps, shown for as long as it takes."""
+        self.progress(Step(what))
+        try:
+            yield
+        finally:
+            self.progress.close()
 
     # --- the plan ---
 
@@ -160,7 +110,7 @@ class Terminal:
             row = [f"{cell.index} {cell.name}", *(getattr(cell, key) for key in whose)]
             took = f"{seconds[cell.arm]:.0f}" if cell.arm in seconds else "unknown"
             table.add_row(*row, f"{cell.wait_s:g}", *(own[title] for title in differing), took)
-        self._print_table(table)
+        self._screen.table(table)
 
     def _blocks(
         self, plan: Plan, coins: Coins, differing: Sequence[str], seconds: Mapping[str, float]
@@ -171,7 +121,7 @@ class Terminal:
             own = settings_of(arm)
             took = f"{seconds[name]:.0f}" if name in seconds else "unknown"
             table.add_row(name, *(own[title] for title in differing), took)
-        self._print_table(table)
+        self._screen.table(table)
         cells = Counter(cell.block for cell in plan.cells)[0]
         back = ", then back" if plan.design == "abba" else ""
         self.say(
@@ -191,71 +141,13 @@ class Terminal:
 
     # --- while it runs ---
 
+    def begin(self, plan: Plan, seconds: Mapping[str, float]) -> None:
+        """The cells of `plan` come now; `seconds` as for `plan`."""
+        self._running.begin(plan, seconds)
+
     def event(self, event: SessionEvent) -> None:
         """Show what the session tells."""
-        if isinstance(event, Waiting):
-            self._wait(event)
-        elif isinstance(event, CellStarted):
-            self._started(event)
-        elif isinstance(event, CellProgress):
-            self._progress(event)
-        elif isinstance(event, CellRepeated):
-            self.say(f"{_place(event)}: does not count ({event.reason}); it is run again", "yellow")
-        elif isinstance(event, AtGate):
-            self._now_and_then(f"{_place(event)}: {waited_for(event.readings, event.seconds_left)}")
-        elif isinstance(event, GatePassed):
-            self._gate_passed(event)
-        elif isinstance(event, CellExcursion):
-            self.say(f"{_place(event)}: {excursion_in_words(event.excursion)}", UNSURE)
-        else:
-            self._finished(event)
-
-    def _gate_passed(self, event: GatePassed) -> None:
-        """What took time, or did not come; what was so at once, or never is, is no news."""
-        for outcome in event.outcomes:
-            if outcome.outcome != "unreadable" and outcome.waited_s > 0:
-                style = "" if outcome.outcome == "met" else UNSURE
-                self.say(f"{_place(event)}: {outcome_in_words(outcome)}", style)
-
-    def _now_and_then(self, text: str) -> None:
-        """Rewritten all the time on a terminal; elsewhere a line every now and then."""
-        now = time.monotonic()
-        if self.rewrites:
-            self._rewrite(text)
-        elif now - self._said_s >= PLAIN_PROGRESS_S:
-            self._said_s = now
-            self.say(text)
-
-    def _wait(self, event: Waiting) -> None:
-        text = f"{_place(event)}: waiting {{}} s ({event.reason})"
-        if self.rewrites:
-            self._rewrite(text.format(round(event.seconds_left)))
-        elif self._waiting_for != event.cell.index:
-            self.say(text.format(round(event.seconds_left)))
-        self._waiting_for = event.cell.index
-
-    def _started(self, event: CellStarted) -> None:
-        self._said_s = time.monotonic()
-        if self.rewrites:
-            self._rewrite(f"{_place(event)}: running")
-        else:
-            self.say(f"{_place(event)}: running")
-
-    def _progress(self, event: CellProgress) -> None:
-        speed = "" if event.tok_s is None else f", {event.tok_s:.1f} tok/s"
-        text = f"{_place(event)}: token {event.tokens} of {event.n_predict}{speed}"
-        if event.tokens >= event.n_predict:
-            text = f"{_place(event)}: {all_tokens(event.n_predict)} out, last probe"
-        self._now_and_then(text)
-
-    def _finished(self, event: CellFinished) -> None:
-        self._said_s = -math.inf  # the next wait is news
-        record = event.record
-        if record.status == "ok":
-            words = done(record)
-        else:
-            words = f"{record.status}: {record.status_detail or 'no reason given'}"
-        self.say(f"{_place(event)}: {words}", "" if record.status == "ok" else BAD)
+        self._running.event(event)
 
     def standings(self, standings: Sequence[Standing]) -> None:
         """Where every candidate stands after a block, and what it still needs."""
@@ -267,11 +159,12 @@ class Terminal:
 
     def results(self, records: Sequence[CellRecord]) -> None:
         """One row for each cell that was measured, then what predictors scored."""
+        self.close()
         named = [replace(r, cell=f"{r.index} {r.cell}") for r in records]
         clear = all(r.cell == r.arm or r.role == "sentinel" for r in records)
         self.say("")
         hidden = ("index", "arm") if clear else ("index",)
-        self._print_table(table_of(tables.results(named), without=hidden))
+        self._screen.table(table_of(tables.results(named), without=hidden))
         for record in records:
             routes = record.forced_routes
             if routes is not None and not routes.exact:
@@ -285,7 +178,7 @@ class Terminal:
     def _prediction(self, cell: str, prediction: Prediction) -> None:
         self.say("")
         self.say(f"{cell}: predictors against the router; the speed of a probed run says nothing")
-        self._print_table(table_of(tables.predictors(prediction)))
+        self._screen.table(table_of(tables.predictors(prediction)))
         self.say(f"routings that the stale gate could not rank: {prediction.unscored_routings}")
         control = tables.control_share(prediction)
         if control is None or control < tables.CONTROL_AT_LEAST:
@@ -297,7 +190,7 @@ class Terminal:
             )
         self.say("")
         self.say("slot overlap by layer")
-        self._print_table(table_of(tables.predictors_by_layer(prediction)))
+        self._screen.table(table_of(tables.predictors_by_layer(prediction)))
 
     def verdict(self, verdict: CampaignVerdict) -> None:
         """What the cells found, the drift verdict, and every candidate's with reasons.
@@ -307,7 +200,7 @@ class Terminal:
         for name, data in finding_tables(verdict, brief=True).items():
             self.say("")
             self.say(FINDING_WORDS[name])
-            self._print_table(table_of(data, without=_HIDDEN.get(name, ())))
+            self._screen.table(table_of(data, without=_HIDDEN.get(name, ())))
             if name == "levels":
                 for line in details_in_words(verdict.levels):
                     self.say(line)
@@ -333,7 +226,7 @@ class Terminal:
 
     def _reasons(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
-            self._console.print(Text(f"  - {reason}"), soft_wrap=True)
+            self.say(f"  - {reason}")
 
 
 def _shared(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
@@ -342,10 +235,6 @@ def _shared(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
         return ()
     rest = [set(v.reasons) for v in verdicts[1:]]
     return tuple(r for r in verdicts[0].reasons if all(r in other for other in rest))
-
-
-def _place(event: SessionEvent) -> str:
-    return f"cell {event.cell.index + 1} of {event.total} {event.cell.name}"
 
 
 def _style(verdict: str) -> str:

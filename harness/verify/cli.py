@@ -107,18 +107,22 @@ def _model(args: argparse.Namespace) -> Path:
 
 def _run(args: argparse.Namespace, engine_flags: list[str], model: Path, prefix: str) -> None:
     from harness.build import ensure_engine
-    from harness.build.cli import ProgressLine
+    from harness.build.cli import shown_on
     from harness.build.programs import given_program
+    from harness.progress import Progress
+    from harness.screen import Screen
     from harness.verify.engine_run import dump_layer
     from harness.verify.tensors import open_layer
 
     open_layer(model, args.layer)  # what cannot be verified is refused before anything runs
     engine = given_program(args.engine, "--engine")
     if engine is None:
-        line = ProgressLine()
+        progress = Progress(Screen(sys.stderr))
         cache_dir = Path(args.cache_dir) if args.cache_dir else None
-        engine = ensure_engine(cache_dir=cache_dir, progress=line).engine
-        line.close()
+        try:
+            engine = ensure_engine(cache_dir=cache_dir, progress=shown_on(progress)).engine
+        finally:
+            progress.close()
     prompt = ["-f", args.file] if args.file else ["-p", args.prompt or PROMPT]
     flags = ["-n", str(16 if args.tokens is None else args.tokens)]
     if args.threads is not None:

@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.engines.native import (
+    Done,
     Outcome,
     complaint,
+    how_far,
     read_telemetry,
     read_tokens,
-    tokens_done,
     understand,
 )
 from harness.engines.native_argv import engine_argv, plan_memory_argv
@@ -440,7 +441,7 @@ def test_any_prefix_of_both_files_is_readable(
 def test_no_bytes_whatever_make_the_reader_fail(telemetry: bytes, tokens: bytes) -> None:
     outcome = understand(make_arm(), read_telemetry(telemetry), read_tokens(tokens))
     assert outcome.problems
-    tokens_done(telemetry)
+    how_far(telemetry)
     complaint(telemetry)
 
 
@@ -490,9 +491,9 @@ def test_an_empty_field_is_not_zero(good_run: tuple[bytes, bytes]) -> None:
 def test_progress_is_read_from_the_tail_alone(good_run: tuple[bytes, bytes]) -> None:
     telemetry = good_run[0]
     tokens = telemetry[: telemetry.index(b'{"type": "summary"')]
-    assert tokens_done(tokens[-1100:]) == 4
-    assert tokens_done(tokens[-1100:-20]) == 3
-    assert tokens_done(b"") is None
+    assert how_far(tokens[-1100:]).tokens == 4
+    assert how_far(tokens[-1100:-20]).tokens == 3
+    assert how_far(b"") == Done()
 
 
 def test_the_complaint_is_the_engines_own_last_word() -> None:

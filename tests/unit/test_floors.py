@@ -51,7 +51,8 @@ FLOORS: list[set[str]] = [
         "nightly_config",
     },
     {"typed", "jsonable"},
-    {"stopping"},
+    {"stopping", "progress"},
+    {"screen"},
     {"errors", "words"},
     {"__init__"},
 ]
@@ -60,7 +61,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # who may import what is heavy or has one owner
 ONLY_IN = {
     "mlflow": {"tracking", "tracking_server", "tracking_pages"},
-    "rich": {"report"},
+    "rich": {"report", "screen", "progress"},
     "matplotlib": {"report"},
     "gguf": {"verify", "models"},  # models: training alone
     "hydra": {"configure", "sweep"},
