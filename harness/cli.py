@@ -83,6 +83,17 @@ def _track(argv: Sequence[str]) -> int:
     return run(list(argv))
 
 
+def _gate(argv: Sequence[str]) -> int:
+    from harness.verbs.gate import main as gate
+
+    def run(overrides: Sequence[str]) -> int:
+        from harness.campaign import run as run_campaign
+
+        return run_campaign(overrides)
+
+    return gate(list(argv), run)
+
+
 VERBS: dict[str, tuple[Verb, str]] = {
     "doctor": (_doctor, "what this device can and cannot tell, and what to do about it"),
     "build": (_build, "build the engine and the launcher, or say what is built"),
@@ -90,6 +101,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "ui": (_ui, "look at campaigns in MLflow's pages, on this machine"),
     "sweep": (_sweep, "show the campaigns of a sweep (-m, or the nightly), one row each"),
     "track": (_track, "log campaigns from their directories to MLflow"),
+    "gate": (_gate, "whether a campaign shows the engine to be worse than it was"),
     "import": (_import, "make a campaign of another program's measurements"),
     "power": (_power, "how many pairs, and how long, an effect takes on this device"),
     "model": (_model, "list, make and inspect models"),

@@ -71,14 +71,18 @@ def simulate(
     baseline: str = "B",
     candidates: Sequence[str] = ("C",),
     majflt: bool = True,
+    prompt_seed: int | None = None,
+    all_arms_pct: float = 0.0,
 ) -> Campaign:
     """One campaign: its plan, its records in order, and the series by the index of their cell.
 
     `effect_pct`: true change of tok/s after the warm-up on an undisturbed device, of every
     candidate or of each; negative is slower. `effect_on`: the part of a token's time that changes
     for it; `bytes`: reading, because more is read. `pairs`: blocks (18 unless given). `majflt`:
-    whether the series have major faults, as not every log does. Raises ValueError where the effect
-    cannot be had or the design cannot be made.
+    whether the series have major faults, as not every log does. `prompt_seed`: campaigns of the
+    same one decode the same prompt, on whatever day `seed` makes. `all_arms_pct`: change of tok/s
+    of every arm, the baseline's too, as another build of the engine makes it. Raises ValueError
+    where the effect cannot be had or the design cannot be made.
     """
     kind = SCENARIOS.get(scenario) if isinstance(scenario, str) else scenario
     if kind is None:
@@ -98,7 +102,8 @@ def simulate(
     if len(effects) != len(candidates):
         raise ValueError(f"{len(effects)} effects for {len(candidates)} candidates")
     rng = np.random.Generator(np.random.PCG64(seed))
-    prompt = _Prompt.drawn(rng, tokens)
+    own = rng if prompt_seed is None else np.random.Generator(np.random.PCG64(prompt_seed))
+    prompt = _Prompt.drawn(own, tokens).changed(all_arms_pct, "all")
     prompts = {baseline: prompt} | {
         name: prompt.changed(effect, effect_on)
         for name, effect in zip(candidates, effects, strict=True)

@@ -22,7 +22,7 @@ FLOORS: list[set[str]] = [
     {"campaign"},
     {"doctor"},
     {"verbs", "power"},
-    {"steering"},
+    {"steering", "gate"},
     {"judgement", "session"},
     {"launching"},
     {"tracking_server", "tracking_process"},

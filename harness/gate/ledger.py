@@ -1,0 +1,204 @@
+"""`gate.json`: what the gate found, beside the campaign that it was found of. Reads and writes it.
+
+All that later nights need of this one is in it: whether it is green, and the level of every arm,
+from which the spread between days is known. Directories alone carry it, so that it survives being
+put into an artifact store and taken out again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from harness import rundir
+from harness.errors import DeviceError
+from harness.gate.between import OF_ALL_LOG_SD
+from harness.gate.comparable import settings_of
+from harness.gate.metrics import METRICS, Metric
+from harness.gate.nights import Night
+from harness.gate.reading import level
+from harness.journal import write_json
+from harness.jsonable import from_json
+
+GATE = "gate.json"
+State = Literal["pass", "regression", "none", "first", "accepted"]
+GREEN: tuple[State, ...] = ("pass", "first", "accepted")
+# older ones were measured on another state of the device; `between` knows as many differences
+CAMPAIGNS = max(OF_ALL_LOG_SD) + 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Of one metric; `state`: of its cases and those of the output.
+
+    `levels`: ln of the metric by arm, more is better; None where the campaign could not be read.
+    """
+
+    state: State
+    baseline: str | None
+    margin_pct: float
+    gated_unix_s: float
+    levels: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """`gate.json` is exactly this; `configuration`: a hash of all that must be equal to compare."""
+
+    campaign: str
+    experiment: str
+    device: str | None
+    configuration: str
+    started_unix_s: float | None
+    builds: tuple[str, ...]
+    gates: dict[str, Entry] = field(default_factory=dict)
+
+    def is_green(self, metrics: Sequence[Metric]) -> bool:
+        """For these metrics; a regression in any other is not."""
+        states = [e.state for e in self.gates.values()]
+        asked = [self.gates.get(m.name) for m in metrics]
+        return "regression" not in states and all(e is not None and e.state in GREEN for e in asked)
+
+
+def configuration_of(night: Night) -> str:
+    """A hash of arms, model and page cache; builds of the engine are not in it."""
+    models = sorted({m for r in night.records if (m := r.identity.model_sha256) is not None})
+    arms = {name: settings_of(arm) for name, arm in night.plan.arms.items()}
+    about = {
+        "arms": arms or sorted(night.arms),
+        "design": night.plan.design,
+        "model": models,
+        "page_cache": night.page_cache,
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_ledger(directory: Path) -> Ledger | None:
+    """None where the campaign was never gated. Raises DeviceError naming a damaged file."""
+    path = directory / GATE
+    try:
+        return from_json(Ledger, json.loads(path.read_bytes()), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise DeviceError(f"{path}: {e.strerror}") from e
+    except ValueError as e:
+        raise DeviceError(
+            f"{path}: is damaged ({e}); remove it, and gate the campaign again"
+        ) from e
+
+
+@dataclass(frozen=True)
+class Kin:
+    """Earlier campaigns of the same experiment, configuration and device, oldest first.
+
+    `passed_over`: what could not be read, in words.
+    """
+
+    nights: tuple[tuple[Path, Ledger], ...]
+    passed_over: tuple[str, ...]
+
+    def last_green(self, metrics: Sequence[Metric]) -> Path | None:
+        """The newest that is green and still there."""
+        for directory, ledger in reversed(self.nights):
+            if ledger.is_green(metrics) and (directory / rundir.PLAN).is_file():
+                return directory
+        return None
+
+    def differences(self, metrics: Iterable[Metric]) -> Mapping[tuple[str, str], list[float]]:
+        """Between successive campaigns that could be read, by metric and arm.
+
+        Whatever they were held for: to leave out what counted as a change of the engine would leave
+        out the days that differed most.
+        """
+        found: dict[tuple[str, str], list[float]] = {}
+        for metric in metrics:
+            before: dict[str, float] = {}
+            for _, ledger in self.nights[-CAMPAIGNS:]:
+                entry = ledger.gates.get(metric.name)
+                for arm, own in ({} if entry is None else entry.levels).items():
+                    if own is None:
+                        continue
+                    if arm in before:
+                        found.setdefault((metric.name, arm), []).append(own - before[arm])
+                    before[arm] = own
+        return found
+
+
+def kin_of(night: Night, runs_dir: Path) -> Kin:
+    """What lies in `runs_dir` and began before `night`."""
+    found: dict[str, tuple[Path, Ledger]] = {}
+    passed_over: list[str] = []
+    own = configuration_of(night)
+    for path in sorted(runs_dir.glob(f"*/{GATE}")):
+        try:
+            ledger = read_ledger(path.parent)
+        except DeviceError as e:
+            passed_over.append(f"passed over: {e}")
+            continue
+        if ledger is None or ledger.campaign == night.id or ledger.started_unix_s is None:
+            continue
+        if night.started_unix_s is None or ledger.started_unix_s >= night.started_unix_s:
+            continue
+        same = (ledger.experiment, ledger.device, ledger.configuration)
+        if same == (night.experiment, night.device, own):
+            found[ledger.campaign] = (path.parent, ledger)
+    nights = sorted(found.values(), key=lambda n: n[1].started_unix_s or 0.0)
+    return Kin(tuple(nights), tuple(passed_over))
+
+
+def record(
+    night: Night,
+    states: Mapping[str, State],
+    *,
+    baseline: str | None,
+    margin_pct: float,
+    accept: bool = False,
+) -> None:
+    """Write what was found, by metric, beside the campaign; what stands of others stays.
+
+    `accept`: regressions of others are accepted as well. Raises DeviceError when that cannot be
+    written.
+    """
+    if night.directory is None:
+        return
+    try:
+        old = read_ledger(night.directory)
+    except DeviceError:  # what is damaged is made anew
+        old = None
+    gates = dict(old.gates) if old is not None else {}
+    if accept:
+        gates = {
+            n: replace(e, state="accepted") if e.state == "regression" else e
+            for n, e in gates.items()
+        }
+    for name, state in states.items():
+        gates[name] = Entry(
+            state=state,
+            baseline=baseline,
+            margin_pct=margin_pct,
+            gated_unix_s=time.time(),
+            levels=_levels(night, name),
+        )
+    ledger = Ledger(
+        campaign=night.id,
+        experiment=night.experiment,
+        device=night.device,
+        configuration=configuration_of(night),
+        started_unix_s=night.started_unix_s,
+        builds=night.builds,
+        gates=gates,
+    )
+    write_json(night.directory / GATE, ledger)
+
+
+def _levels(night: Night, name: str) -> dict[str, float | None]:
+    metric = METRICS.get(name)
+    if metric is None:  # a campaign's own verdict is no level
+        return {}
+    return {arm: level(night, arm, metric) for arm in night.arms}

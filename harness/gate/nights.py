@@ -1,0 +1,114 @@
+"""A campaign as the gate reads it: its cells, which of them can be trusted, where and when it ran.
+
+Reads a campaign's directory and changes nothing in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.configure import load_yaml
+from harness.journal import Event, read_journal
+from harness.judgement import Measured, judge
+from harness.records import CellRecord, Plan
+from harness.rundir import CONFIG
+from harness.schema import VerdictConfig
+from harness.verdicts import CampaignVerdict, CellVerdict
+
+IMPORTED = "campaign_imported"
+
+
+@dataclass(frozen=True)
+class Night:
+    """One campaign. `device`: what tells it from others, None where nothing does.
+
+    `wrong`: why none of it can be read, such as that it did not come to its end. `damaged`: what is
+    wrong with single cells, by index. `page_cache`: whether the model was evicted before each cell.
+    `settings`: what its own verdict was read with.
+    """
+
+    id: str
+    experiment: str
+    started_unix_s: float | None
+    device: str | None
+    plan: Plan
+    records: tuple[CellRecord, ...]
+    verdict: CampaignVerdict
+    directory: Path | None = None
+    settings: VerdictConfig | None = None
+    wrong: str | None = None
+    damaged: Mapping[int, str] = field(default_factory=dict)
+    page_cache: bool | None = None
+
+    @property
+    def examined(self) -> dict[int, CellVerdict]:
+        """Whether each cell's timing can be trusted, by its index."""
+        return {v.index: v for v in self.verdict.cells}
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """In the order of the plan; of an import, in that of its cells."""
+        return tuple(dict.fromkeys((*self.plan.arms, *(c.arm for c in self.plan.cells))))
+
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """Every build of the engine that ran, as far as known."""
+        found = [r.identity.engine_build_id for r in self.records]
+        return tuple(dict.fromkeys(b for b in found if b is not None))
+
+    def cells_of(self, arm: str) -> list[CellRecord]:
+        """Its records, sound ones only, in order."""
+        return [r for r in self.records if r.arm == arm]
+
+
+def read_night(directory: Path) -> Night:
+    """Raises UsageError where there is no such campaign, DeviceError for a damaged journal."""
+    measured = Measured.read(directory)
+    records = tuple(measured.records())
+    stored = load_yaml(directory / CONFIG)
+    events = read_journal(directory)
+    schedule = stored.get("schedule") or {}
+    return Night(
+        id=directory.name,
+        experiment=str(stored.get("name", "")),
+        started_unix_s=_started(records, events),
+        device=_device(events, records),
+        plan=measured.plan,
+        records=records,
+        verdict=judge(measured, records),
+        directory=directory,
+        settings=measured.settings,
+        wrong=_wrong(events, measured.damaged, records),
+        damaged=dict(measured.damaged),
+        page_cache=schedule.get("drop_page_cache") if isinstance(schedule, Mapping) else None,
+    )
+
+
+def _started(records: tuple[CellRecord, ...], events: tuple[Event, ...]) -> float | None:
+    """By the cells, which an import keeps the times of; else by the journal."""
+    times = [r.started_unix_s for r in records if r.started_unix_s is not None]
+    return min(times) if times else (events[0].unix_s if events else None)
+
+
+def _device(events: tuple[Event, ...], records: tuple[CellRecord, ...]) -> str | None:
+    """By its own key; a name where it shows none; nothing of an import, which knows neither."""
+    begun = next((e for e in events if e.event == "campaign_started"), None)
+    if begun is not None and begun.data.get("device"):
+        return str(begun.data["device"])
+    target = records[0].target if records else None
+    if target is None or target.kind == "imported":
+        return None
+    return f"{target.kind}:{target.name}"
+
+
+def _wrong(
+    events: tuple[Event, ...], damaged: Mapping[int, str], records: tuple[CellRecord, ...]
+) -> str | None:
+    if not any(e.event in ("campaign_finished", IMPORTED) for e in events):
+        return "it did not come to its end; finish it with resume="
+    if not records:
+        first = next(iter(damaged.values()), None)
+        return "no cell was measured" if first is None else f"no cell can be read: {first}"
+    return None
