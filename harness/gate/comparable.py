@@ -13,7 +13,7 @@ from harness.analysis.counters import compare_identity, compare_work, drops, rea
 from harness.analysis.device_state import CpuSensor, match_entry
 from harness.gate.nights import Night
 from harness.jsonable import to_json
-from harness.records import Arm, CellRecord
+from harness.records import Arm, ArmIdentity, CellRecord
 from harness.schema import VerdictConfig
 
 # of an arm's settings, what does not change what a cell does
@@ -72,7 +72,7 @@ def other_identity(b: CellRecord, c: CellRecord) -> list[str]:
     same = dataclasses.replace(
         c,
         target=b.target,  # its address may have changed: the device is known by its key
-        identity=dataclasses.replace(c.identity, engine_build_id=b.identity.engine_build_id),
+        identity=dataclasses.replace(c.identity, **_of_the_build(b.identity, c.identity)),
     )
     problems = list(compare_identity(_named(b, "then"), _named(same, "now")).problems)
     limits = [(r.data_limit_bytes, r.cgroup.limit_bytes if r.cgroup else None) for r in (b, c)]
@@ -81,6 +81,19 @@ def other_identity(b: CellRecord, c: CellRecord) -> list[str]:
     if b.counters.tokens != c.counters.tokens:
         problems.append(f"{b.counters.tokens} tokens then, {c.counters.tokens} now")
     return problems
+
+
+def _of_the_build(b: ArmIdentity, c: ArmIdentity) -> dict[str, Any]:
+    """Fields that another build moves by itself, as they were; the size of the cache is not one."""
+    if b.engine_build_id == c.engine_build_id:
+        return {}
+    moved: dict[str, Any] = {
+        "engine_build_id": b.engine_build_id,
+        "arena_bytes": b.arena_bytes,
+    }
+    if None in (b.evict, c.evict):  # older engines had one policy and did not say it
+        moved["evict"] = b.evict
+    return moved
 
 
 def depends_on_timing(record: CellRecord) -> bool:
