@@ -1,7 +1,11 @@
-"""Every experiment but the main job, short, as a user runs it: real engine, shipped model."""
+"""Every experiment that is shipped, short, as a user runs it: real engine, shipped model.
+
+The main job has a file of its own, test_main_job.py.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -16,10 +20,11 @@ from harness.engine_flags import EVICTION_POLICIES
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 REPO = Path(__file__).resolve().parents[2]
-NAMES = [n for n in options(conf_dir(), "experiment") if n != "matched_pair"]
+NAMES = options(conf_dir(), "experiment")
+ELSEWHERE = {"matched_pair"}
 LADDERS = {"memory_levels", "eviction", "identity", "topk_ablation"}
 PAIRS = {"sequential_pairs", "aa"}
-OF_THEIR_OWN = {"predictor_accuracy", *LADDERS, *PAIRS}
+OF_THEIR_OWN = {"predictor_accuracy", "nightly", *LADDERS, *PAIRS, *ELSEWHERE}
 MIB = 2**20
 # 29 MiB of experts, twice inflated: a cache of some 30 % of them, and of two thirds
 CAPS = ("model.factor=2", "memory.levels=null", "memory.levels_mb=[72,92]")
@@ -66,6 +71,22 @@ def logged_table(runs: Path, experiment: str, name: str) -> dict[str, Any]:
     path = download_artifacts(run_id=run.info.run_id, artifact_path=name, tracking_uri=uri)
     table: dict[str, Any] = json.loads(Path(path).read_text())
     return table
+
+
+def test_every_file_in_conf_experiment_is_run() -> None:
+    """A new one is taken for a comparison, and run as such; what is none must have a test here."""
+    assert set(NAMES) >= OF_THEIR_OWN, "named here, and not shipped"
+    calls = [n for n in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(n, ast.Call)]
+    run = {
+        call.args[1].value
+        for call in calls
+        if isinstance(call.func, ast.Name)
+        and call.func.id in ("campaign", "capped", "sweep")
+        and isinstance(call.args[1], ast.Constant)
+    }
+    assert OF_THEIR_OWN - PAIRS - run == ELSEWHERE
+    main_job = Path(__file__).with_name("test_main_job.py").read_text()
+    assert all(f"+experiment={name}" in main_job for name in ELSEWHERE)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in OF_THEIR_OWN])
@@ -216,6 +237,46 @@ def test_a_ladder_of_memory_levels_passes_refuses_and_repeats_its_output(tmp_pat
     assert shown == ["FAIL (refused)", "PASS", "PASS", "PASS"]
     why = [row[table["columns"].index("detail")] for row in table["data"]]
     assert why == [rows[0]["detail"], None, None, None]
+
+
+def sweep(runs: Path, name: str, *overrides: str) -> tuple[str, dict[str, Any]]:
+    """A sweep of experiments, short: what it printed, and what its directory says."""
+    short = ("cell.n_predict=48", "cell.n_ctx=256", "schedule.probe_s=0")
+    done = harness(f"+experiment={name}", f"runs_dir={runs}", *short, *overrides)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    shown = harness("sweep", "last", f"--runs-dir={runs}", "--json")
+    assert shown.returncode == 0, shown.stderr
+    said: dict[str, Any] = json.loads(shown.stdout)
+    return done.stdout, said
+
+
+def test_a_night_runs_what_fits_its_budget_each_in_its_own_experiment(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    runs = tmp_path / "runs"
+    entries = (
+        "{experiment: predictor_accuracy}",
+        "{experiment: cache_sizes, overrides: ['schedule.spacing_s=1000']}",
+        "{experiment: predictor_accuracy, overrides: ['cell.engine.io_threads=1']}",
+    )
+    budget = ("nightly.budget_s=600", f"nightly.entries=[{', '.join(entries)}]")
+    text, said = sweep(runs, "nightly", *budget)
+    first, left_out, last = said["parts"]
+    assert [p["status"] for p in (first, left_out, last)] == ["ran", "left_out", "ran"]
+    # three pauses, and the one after the campaign before
+    assert "left out, expected 1 h 6 min + 4 cells unknown" in text
+    assert text.count("2 of 3 campaigns ran, 1 left out") == 1
+    for part in (first, last):
+        told = json.loads((runs / part["campaign"] / "sweep.json").read_text())
+        assert (told["id"], told["name"], told["count"]) == (said["id"], "nightly", 3)
+
+    client = MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
+    found = client.get_experiment_by_name("predictor_accuracy")
+    assert found is not None
+    kinds = [run.data.tags["harness.kind"] for run in client.search_runs([found.experiment_id])]
+    assert kinds.count("campaign") == 2
+    assert kinds.count("sweep") == 1
 
 
 def words_of(cmdline: Path) -> str:
