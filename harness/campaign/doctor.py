@@ -20,24 +20,25 @@ from harness.campaign.doctor_parts import (
     EngineMissing,
     Ready,
     ask_arms,
+    compiler_sign,
     engine_sign,
     launcher_alone,
     make_ready_for,
     needs_of,
     store_sign,
 )
-from harness.campaign.short_aa import ShortAA
 from harness.configure import check, compose, resolved
 from harness.doctor.cli import Asked, parse
-from harness.doctor.diagnosis import Diagnosis
 from harness.doctor.signs import Sign
 from harness.errors import DeviceError, HarnessError, Interrupted
 from harness.schema import Config
 
 if TYPE_CHECKING:
+    from harness.campaign.short_aa import ShortAA
     from harness.device.checkup import CheckUp
     from harness.device.opening import Machine
     from harness.doctor.device_signs import Heat
+    from harness.doctor.diagnosis import Diagnosis
     from harness.doctor.noise import Noise
     from harness.doctor.resolution import Resolution
     from harness.records import TargetId
@@ -73,6 +74,8 @@ class _Found:
     campaign_dir: Path | None = None
 
     def diagnosis(self) -> Diagnosis:
+        from harness.doctor.diagnosis import Diagnosis
+
         return Diagnosis(
             target=self.target,
             signs=tuple(self.signs),
@@ -87,10 +90,10 @@ class _Found:
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb; returns the exit code. Raises HarnessError for what cannot be asked for."""
+    asked = parse(argv)  # first: --help is answered without what a diagnosis needs
     from harness.doctor.show import as_data, show
     from harness.report.terminal import Terminal
 
-    asked = parse(argv)
     data = compose([*OURS, f"design.pairs={asked.cells // 2}", *asked.overrides])
     config = check(data)
     found = _Found()
@@ -117,7 +120,7 @@ def _examine(
     at_end: contextlib.ExitStack,
 ) -> None:
     rundir.check_runs_dir(Path(config.runs_dir))
-    found.signs.append(store_sign(config))
+    found.signs += [store_sign(config), compiler_sign()]
     target, machine = connect(config, view, at_end)
     found.target = target.id
     if asked.quick:
@@ -141,8 +144,10 @@ def _examine(
     elif any(sign.level == "failure" for sign in found.signs):
         found.unmeasured = "something stands against measuring"
     else:
-        own = ShortAA(config, resolved(data), asked, ready, directory, target)
-        _measure(own, check_up, found, view)
+        from harness.campaign.short_aa import ShortAA
+
+        own = ShortAA(config, resolved(data), asked, ready, directory, target, check_up)
+        _measure(own, found, view)
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -194,7 +199,7 @@ def rundir_parent(path: Path) -> Path:
 # --- measuring -----------------------------------------------------------------------------------
 
 
-def _measure(own: ShortAA, check_up: CheckUp, found: _Found, view: Terminal) -> None:
+def _measure(own: ShortAA, found: _Found, view: Terminal) -> None:
     from harness.doctor.device_signs import device_signs, heat_of
     from harness.doctor.noise_signs import noise_signs
 
@@ -215,9 +220,9 @@ def _measure(own: ShortAA, check_up: CheckUp, found: _Found, view: Terminal) -> 
     found.noise = noise
     # the sensors were seen under load meanwhile, over minutes
     if noise.cells and found.heat is not None:
-        before = device_signs(check_up, own.config, own.needs, found.heat)
-        found.heat = heat_of(check_up, own.config, noise.sensor)
-        after = device_signs(check_up, own.config, own.needs, found.heat, noise.sensor)
+        before = device_signs(own.check_up, own.config, own.needs, found.heat)
+        found.heat = heat_of(own.check_up, own.config, noise.sensor)
+        after = device_signs(own.check_up, own.config, own.needs, found.heat, noise.sensor)
         others = [sign for sign in found.signs if sign not in before]
         found.signs = [*others, *after]
     seconds = 0.0 if found.interrupted else SIMULATE_S

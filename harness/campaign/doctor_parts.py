@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from harness.records import Plan
     from harness.report.terminal import Terminal
     from harness.targets.target import Target
+
+
+# of an error about a key of the configuration, rather than about what is there
+_SETTING = re.compile(r"(engine|build|target|model|cells?|memory|session|schedule)\.\w+")
 
 
 class EngineMissing(Exception):  # noqa: N818 - carried to where it is told
@@ -56,7 +61,7 @@ def make_ready_for(
     view: Terminal,
     at_end: contextlib.ExitStack,
 ) -> Ready:
-    """Raises EngineMissing; DeviceBusy where a campaign measures; UsageError for the model."""
+    """Raises EngineMissing; DeviceBusy where a campaign measures; UsageError for settings."""
     from harness.device.opening import cores_of
     from harness.targets.target import DeviceBusy
 
@@ -78,6 +83,8 @@ def make_ready_for(
     except DeviceBusy:
         raise
     except HarnessError as e:
+        if isinstance(e, UsageError) and _SETTING.match(str(e)):
+            raise
         seen, _, advice = str(e).partition("; ")
         means = "nothing can be built, put there or run"
         raise EngineMissing(Sign("failure", "engine", seen, means, advice or None)) from e
@@ -92,6 +99,29 @@ def engine_sign(deployed: Deployed) -> Sign:
     return Sign(
         "ok", "engine", f"{version}, {how[build.source]}", "it runs here, and so will campaigns"
     )
+
+
+def compiler_sign() -> Sign:
+    """What there is on this machine to build engines with, for it and for others."""
+    from harness.build.cross import find_zig
+    from harness.build.machine import this_machine
+    from harness.build.toolchain import find_toolchain, links_statically
+
+    about = "compiler"
+    try:
+        find_zig(this_machine())
+        zig = "zig is installed, for other processors and Android"
+    except UsageError:
+        zig = "no zig"
+    try:
+        tools = find_toolchain()
+    except UsageError as e:
+        seen, _, advice = str(e).partition("; ")
+        means = "an engine that is not built yet can only be given, or built with zig"
+        return Sign("warning", about, f"{seen}; {zig}", means, advice or "install g++")
+    static = "static programs" if links_statically(tools) else "no static programs"
+    version = tools.compiler_id.partition("\n")[2].partition("\n")[0]
+    return Sign("ok", about, f"{version} ({static}); {zig}", "engines can be built here")
 
 
 def launcher_alone(config: Config, target: Target, machine: Machine | None, view: Terminal) -> Path:

@@ -19,6 +19,7 @@ from harness.schema import Config
 from harness.words import counted, duration
 
 if TYPE_CHECKING:
+    from harness.device.checkup import CheckUp
     from harness.device.suitability import Needs
     from harness.doctor.noise import Noise
     from harness.doctor.resolution import Resolution
@@ -61,6 +62,7 @@ class ShortAA:
     ready: Ready
     directory: Path
     target: Target
+    check_up: CheckUp
     begun: bool = False
 
     @property
@@ -81,6 +83,7 @@ class ShortAA:
         """Raises as a session does; what was finished is on disk in every case."""
         from harness.device.launcher import Sampling
         from harness.device.readiness import Readiness
+        from harness.device.suitability import findings
         from harness.journal import Journal, write_json
         from harness.session import ModelFiles, run_session
         from harness.stopping import StopFlag
@@ -101,7 +104,10 @@ class ShortAA:
         local = self.target.id.kind == "local"
         place = self.directory if local else self.target.work_dir(self.directory)
         with rundir.disk_errors(self.directory):
-            write_first_files(campaign, Readiness((), place, None))
+            inspection = self.check_up.inspection
+            found = findings(inspection, self.needs)
+            readiness = Readiness(found, place, inspection.work.page_bytes)
+            write_first_files(campaign, readiness)
             self.target.heed(stop.nap)
             with stop.on_signals(), Journal.open(self.directory) as journal:
                 journal.append(CREATED, overrides=campaign.overrides)

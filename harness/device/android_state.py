@@ -62,6 +62,14 @@ def filled(state: DeviceState | None, other: DeviceState | None) -> DeviceState 
     return dataclasses.replace(state, thermal=(*state.thermal, *heat), battery=battery)
 
 
+def heat_status(target: Target) -> str | None:
+    """Android's word for the heat of the whole device; None where there is none to be had."""
+    thermal = read_thermal(target.call) if is_phone(target) else None
+    if thermal is None or thermal.status is None or thermal.made_up:
+        return None
+    return THERMAL_STATUS[thermal.status]
+
+
 def throttling_in_words(target: Target) -> str | None:
     """What Android says of its own throttling, from *moderate* on; None where it says nothing."""
     thermal = read_thermal(target.call) if is_phone(target) else None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
+from harness.device.android_state import heat_status
 from harness.device.deploy import Deployed
 from harness.device.inspection import Inspection, inspect
 from harness.device.launcher import read_state
@@ -61,6 +62,7 @@ class CheckUp:
     virtual: bool | None
     counts_waiting: bool | None
     counts_steal: bool | None
+    heat_status: str | None = None  # Android's word
 
 
 def check_up(
@@ -83,6 +85,7 @@ def check_up(
         virtual=_virtual(target),
         counts_waiting=_counts_waiting(target),
         counts_steal=_counts_steal(target),
+        heat_status=heat_status(target),
     )
 
 
@@ -109,6 +112,7 @@ def glance(
         virtual=_virtual(target),
         counts_waiting=_counts_waiting(target),
         counts_steal=_counts_steal(target),
+        heat_status=heat_status(target),
     )
 
 

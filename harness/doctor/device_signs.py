@@ -62,7 +62,7 @@ def device_signs(
         *_temperatures(check_up, config, heat, used),
         *_caps(state, config, heat, of.get("caps", ())),
         *_governor(state, config),
-        *asked(of.get("throttling", ())),
+        *_heat_status(check_up, config, of.get("throttling", ())),
         *asked(of.get("power", ())),
         *_direct_io(check_up, of.get("direct_io", ()), quick),
         *_page_cache(check_up, config, quick),
@@ -152,6 +152,19 @@ def _caps(
             f"{clusters}; none below its maximum",
             "throttling is seen in every cell, while it runs and at its ends",
         )
+
+
+def _heat_status(check_up: CheckUp, config: Config, found: Sequence[Finding]) -> Iterable[Sign]:
+    """Of a phone: Android's own judgement of its heat."""
+    yield from asked(found)
+    if config.target.get("kind") != "adb" or found:
+        return
+    if check_up.heat_status is None:
+        seen = "Android's thermal service does not tell (or was made to tell something else)"
+        yield Sign("note", "heat status", seen, "caps and temperatures have to show it")
+    else:
+        seen = f"Android's thermal status is {check_up.heat_status}"
+        yield Sign("ok", "heat status", seen, "it is not throttled now")
 
 
 def _governor(state: DeviceState, config: Config) -> Iterable[Sign]:
