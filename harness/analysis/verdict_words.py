@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from harness.analysis.identity import identity_in_words
@@ -45,13 +46,17 @@ _MOVED: dict[DriftVerdict, str] = {
     "drifting": "the device changed its speed meanwhile",
     "throttled": "the device throttled meanwhile",
 }
+_MOST_IN_FULL = 2
 # a sentence that starts with these starts with a capital; one with a cell's name keeps the name
 _OUR_WORDS = (
     *("nothing can be said", "provisionally, ", "it is not known whether "),
     *("at a cap of ", "without a cap "),
 )
-# what says nothing about a candidate; of several with one reason it is said once
-_SILENT: tuple[Outcome, ...] = ("contaminated", "unreadable")
+# what says nothing about a candidate, and why of several that have each their own reason
+_SILENT: dict[Outcome, str] = {
+    "contaminated": "the timing cannot be attributed to the changes",
+    "unreadable": "no baseline cell can be compared with any of them",
+}
 
 
 def headline(verdict: CampaignVerdict) -> str:
@@ -71,18 +76,30 @@ def headline(verdict: CampaignVerdict) -> str:
 
 
 def _compared(verdict: CampaignVerdict) -> list[str]:
-    """A clause for each candidate; of those with one reason for saying nothing, one for all."""
-    clauses: list[str] = []
-    silent: dict[str, list[str]] = {}
-    for v in verdict.verdicts:
-        if v.outcome in _SILENT:
-            silent.setdefault(_why(v, verdict.drift), []).append(v.candidate)
-        else:
-            output = f", {OTHER_OUTPUT}" if v.output == "differs" else ""
-            clauses.append(f"{_candidate(v)}{output}")
-    for why, names in silent.items():
-        clauses.append(f"nothing can be said about {_listed(names)}: {why}")
+    """A clause for each candidate; those about which nothing can be said share one."""
+    told = [v for v in verdict.verdicts if v.outcome not in _SILENT]
+    # of many, each is told in short
+    clauses = [
+        _candidate(v if len(told) <= _MOST_IN_FULL else _in_short(v)) + _other_output(v)
+        for v in told
+    ]
+    for outcome, of_several in _SILENT.items():
+        silent = [v for v in verdict.verdicts if v.outcome == outcome]
+        if not silent:
+            continue
+        reasons = {_why(v, verdict.drift) for v in silent}
+        why = reasons.pop() if len(reasons) == 1 else of_several
+        clauses.append(f"nothing can be said about {_listed([v.candidate for v in silent])}: {why}")
     return clauses
+
+
+def _other_output(v: CandidateVerdict) -> str:
+    return f", {OTHER_OUTPUT}" if v.output == "differs" else ""
+
+
+def _in_short(v: CandidateVerdict) -> CandidateVerdict:
+    provisional = v.outcome in ("provisional_win", "provisional_loss")
+    return dataclasses.replace(v, p=None, clean_pairs=v.clean_pairs if provisional else None)
 
 
 def _candidate(v: CandidateVerdict) -> str:
@@ -95,7 +112,9 @@ def _candidate(v: CandidateVerdict) -> str:
             "which is not enough cells to rely on"
         )
     if v.outcome == "equivalent":
-        return f"{names % 'as fast as'}, within the margin{_in_brackets(v, effect=True)}"
+        # the interval on record is of another error than this test, and may reach beyond the margin
+        bare = dataclasses.replace(v, ci_pct=None)
+        return f"{names % 'as fast as'}, within the margin{_in_brackets(bare, effect=True)}"
     if v.outcome == "confounded":
         return f"{v.candidate} cannot be compared with {v.baseline}: {_first(v.reasons)}"
     why = f": {_first(v.reasons)}" if v.reasons else ""

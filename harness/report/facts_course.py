@@ -8,7 +8,7 @@ from harness.device.gates import outcome_in_words
 from harness.records import CellRecord
 from harness.report.contents import Contents
 from harness.report.device_words import excursion_in_words
-from harness.report.shown import Cell, Rows, Shown, number, tone_of
+from harness.report.shown import Cell, Rows, Shown, number, spans, tone_of
 from harness.words import counted
 
 _FINAL = ("win", "loss", "equivalent")
@@ -20,7 +20,7 @@ def left_out(contents: Contents) -> Shown:
     table = Rows("", ("what", "state", "cells", "why"))
     for pair in verdict.pairs:
         if pair.status != "clean":
-            numbers = " ".join(map(str, (*pair.baseline_cells, *pair.candidate_cells)))
+            numbers = spans((*pair.baseline_cells, *pair.candidate_cells))
             what = f"pair {pair.block + 1} of {pair.candidate}"
             table.add(what, _state(pair.status), numbers, _joined(pair.reasons))
     for cell in verdict.cells:
@@ -37,7 +37,7 @@ def left_out(contents: Contents) -> Shown:
         table.add(
             counted(len(later), "later cell"),
             Cell("not read", tone="unsure"),
-            _span(later),
+            spans(later),
             "every verdict had fallen before",
         )
     known = {r.index for r in contents.records} | set(contents.damaged)
@@ -46,7 +46,7 @@ def left_out(contents: Contents) -> Shown:
         table.add(
             counted(len(missing), "planned cell"),
             Cell("not run", tone="unsure"),
-            _span([c.index for c in missing]),
+            spans([c.index for c in missing]),
             _why_not_run(contents),
         )
     return table.shown()
@@ -65,13 +65,6 @@ def _why_not_run(contents: Contents) -> str:
     if stops:
         return f"interrupted: {stops[-1].data.get('reason') or 'no reason recorded'}"
     return "the campaign has not come to its end"
-
-
-def _span(indices: list[int]) -> str:
-    """`8 to 35`, or each where they do not follow on each other."""
-    if len(indices) > 2 and indices[-1] - indices[0] == len(indices) - 1:
-        return f"{indices[0]} to {indices[-1]}"
-    return " ".join(map(str, indices))
 
 
 def _joined(reasons: tuple[str, ...]) -> str:

@@ -15,7 +15,17 @@ from harness.analysis.verdict_labels import DRIFT_WORDS, FINDING_WORDS, OUTCOME_
 from harness.analysis.verdict_words import numbers_in_words
 from harness.records import CellRecord
 from harness.report.contents import Contents
-from harness.report.shown import NOT_MEASURED, Cell, Rows, Shown, Tone, number, table_of, tone_of
+from harness.report.shown import (
+    NOT_MEASURED,
+    Cell,
+    Rows,
+    Shown,
+    Tone,
+    number,
+    spans,
+    table_of,
+    tone_of,
+)
 from harness.report.svg_effects import symbol
 from harness.verdicts import CampaignVerdict, CandidateVerdict
 from harness.words import counted
@@ -27,12 +37,16 @@ _SENTENCES = {"levels": ("detail",)}
 
 @dataclass(frozen=True)
 class Said:
-    """One candidate's verdict in words; `carried_by`: what carries the effect."""
+    """One candidate's verdict in words; `carried_by`: what carries the effect.
+
+    `cells`: on which it rests, empty where on none.
+    """
 
     head: str
     symbol: str
     tone: Tone
     carried_by: str | None
+    cells: str
     reasons: tuple[str, ...]
 
 
@@ -75,6 +89,7 @@ def candidates(c: Contents) -> list[Said]:
             symbol(v.outcome).strip(),
             tone_of(v.outcome) or "unsure",
             v.effect_carried_by,
+            spans(v.cells_used),
             tuple(r for r in v.reasons if r not in shared),
         )
         for v in c.verdict.verdicts
@@ -92,7 +107,7 @@ def shared_reasons(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
 def effects_table(verdict: CampaignVerdict) -> Shown:
     """A row a candidate."""
     numeric = ("change of tok/s", "from", "to", "of the typical token", "p", "clean pairs")
-    table = Rows("", ("candidate", "against", "verdict", *numeric, "cells used"), numeric)
+    table = Rows("", ("candidate", "against", "verdict", *numeric), numeric)
     for v in verdict.verdicts:
         low, high = v.ci_pct or (None, None)
         table.add(
@@ -105,7 +120,6 @@ def effects_table(verdict: CampaignVerdict) -> Shown:
             _percent(v.typical_token_effect_pct),
             number(v.p, ".4f"),
             number(v.clean_pairs, "d"),
-            " ".join(map(str, v.cells_used)) or Cell("none", absent=True),
         )
     return table.shown()
 

@@ -19,6 +19,7 @@ from harness.errors import DeviceError
 from harness.report import facts_cells, facts_course, facts_environment, facts_verdict
 from harness.report.contents import Contents, command, in_one_line, judge_again
 from harness.report.device_panels import clock_of, device_panels, not_recorded, rejected_sensors
+from harness.report.plot_style import MOST_STYLES
 from harness.report.shown import Shown
 from harness.report.svg import Drawing
 from harness.report.svg_effects import attribution, by_candidate, closing, effects
@@ -28,7 +29,7 @@ from harness.report.trace_columns import traces_of
 
 REPORT = "report.html"
 # pixels: of a page on a screen or on paper, and of a phone
-_WIDE, _NARROW = 960.0, 380.0
+_WIDE, _HALF, _NARROW = 1000.0, 490.0, 380.0
 # longer tables are folded
 _MOST_ROWS_OPEN = 12
 
@@ -75,8 +76,14 @@ def html_report(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["tight"] = _tight
     page = environment.get_template("report.html.j2")
     return page.render(**_page(contents), style=_style())
+
+
+def _tight(words: str) -> str:
+    """A number and its % stay on one line."""
+    return words.replace(" %", "\u00a0%")
 
 
 def _style() -> str:
@@ -142,8 +149,9 @@ def _both(
     draw: Callable[[float], Drawing | None],
     arms: tuple[tuple[str, int], ...] = (),
     caption: str = "",
+    width: float = _WIDE,
 ) -> _Chart | None:
-    wide, narrow = draw(_WIDE), draw(_NARROW)
+    wide, narrow = draw(width), draw(_NARROW)
     if wide is None or narrow is None:
         return None
     return _Chart(wide.svg("wide"), narrow.svg("narrow"), arms, caption)
@@ -174,6 +182,8 @@ def _timeline(c: Contents) -> _Chart | None:
     styles = styles_of(c.plan, c.records)
     ran = {r.arm for r in c.records}
     arms = tuple((arm, style) for arm, style in styles.items() if arm in ran)
+    if len(arms) > MOST_STYLES:
+        arms = ()  # they are named in the drawing
     return _both(lambda width: timeline(c.verdict, c.plan, c.records, c.device, width), arms)
 
 
@@ -197,6 +207,7 @@ def _traces(c: Contents) -> list[_Chart]:
             lambda width, draw=draw, column=column: draw(column, styles, width),  # type: ignore[misc]
             tuple((arm, styles[arm]) for arm in column.arms),
             column.title,
+            _WIDE if draw is pair_traces else _HALF,
         )
         found += [chart] if chart else []
     return found

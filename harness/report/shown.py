@@ -115,3 +115,16 @@ def _cell(text: str | None, form: str) -> Cell:
 def tone_of(word: str) -> Tone:
     """Of a verdict or a status; `FAIL (refused)` is a FAIL."""
     return TONES.get(word, TONES.get(word.partition(" (")[0], ""))
+
+
+def spans(indices: Iterable[int]) -> str:
+    """`0 to 13, 16, 20 21`: in order, three and more that follow on each other as their ends."""
+    runs: list[list[int]] = []
+    for i in sorted(indices):
+        if runs and i == runs[-1][-1] + 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else " ".join(map(str, run)) for run in runs
+    )

@@ -53,6 +53,8 @@ class Scale:
         step = next((m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough), 10 * power)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
+        if last <= first and about < 8:  # one number on an axis tells no distance
+            return self.ticks(about + 1)
         return [i * step for i in range(first, last + 1)]
 
     def _log_ticks(self, about: int) -> list[float]:

@@ -185,7 +185,7 @@ def attribution(candidate: str, rows: Sequence[AttributionRow], width: float) ->
     if not shown:
         return None
     narrow = width < _NARROW
-    left, right, top, row = (12.0 if narrow else 250.0), 16.0, 20.0, (52.0 if narrow else 34.0)
+    left, right, top, row = (12.0 if narrow else 210.0), 16.0, 20.0, (52.0 if narrow else 34.0)
     bottom = top + row * len(shown)
     d = Drawing(
         width,

@@ -16,11 +16,12 @@ from harness.report.device_panels import (
     unread_cells,
 )
 from harness.report.plot_style import MOST_STYLES, arm_styles
-from harness.report.svg import Drawing, Scale, axis_below, axis_left, padded, polyline, steps
+from harness.report.svg import CHAR, Drawing, Scale, axis_below, axis_left, padded, polyline, steps
 from harness.verdicts import CampaignVerdict
 
 _LEFT, _RIGHT, _TOP, _CELLS, _PANEL, _GAP = 52.0, 12.0, 30.0, 190.0, 84.0, 34.0
 _LEAST_NUMBERED = 15.0  # pixels that a cell needs for its number
+_LEAST_NAMED = 13.0
 _DASHES = 4
 
 
@@ -31,6 +32,11 @@ class _Cells:
     styles: Mapping[str, int]
     out: Collection[int]
     unread: Collection[int]
+
+    @property
+    def named(self) -> bool:
+        """More arms than can be told apart by colour: their names stand in their bars."""
+        return len({r.arm for r in self.cells}) > MOST_STYLES
 
 
 def timeline(
@@ -102,12 +108,23 @@ def _bars(d: Drawing, shown: _Cells, x: Scale, top: float, bottom: float) -> Non
             state = "out" if r.index in shown.out else "pale" if r.index in shown.unread else ""
             said = {"out": ", left out", "pale": ", no verdict rests on it"}.get(state, "")
             words = f"{r.index} {r.cell}: {speed:.2f} tok/s{said}"
-            d.rect(a, y(speed), b - a, bottom - y(speed), f"cell a{style} {state}", about=words)
-            if b - a > 7:
+            fill = "named" if shown.named else f"a{style}"
+            d.rect(a, y(speed), b - a, bottom - y(speed), f"cell {fill} {state}", about=words)
+            if state == "out":
+                d.rect(a, y(speed), b - a, bottom - y(speed), "hatched")
+            if shown.named and b - a >= _LEAST_NAMED:
+                middle = (a + b) / 2 + 4
+                d.text(middle, bottom - 6, _cut(r.cell, bottom - top), "in-cell", turn=-90)
+            elif not shown.named and b - a > 7:
                 d.marker((a + b) / 2, bottom - 9, style, "on-cell", min(3.6, (b - a) / 3))
         if b - a >= _LEAST_NUMBERED or len(shown.cells) <= 16:
             number_y = (bottom - 14 if speed is None else y(speed)) - 4
             d.text((a + b) / 2, number_y, str(r.index), "tick", "middle")
+
+
+def _cut(name: str, pixels: float) -> str:
+    most = int((pixels - 12) / CHAR)
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _panel(d: Drawing, panel: Panel, shown: _Cells, x: Scale, top: float) -> None:
