@@ -99,15 +99,22 @@ def levels_in_words(rows: Sequence[LevelRow]) -> list[str]:
 
 
 def levels_passed(rows: Sequence[LevelRow]) -> list[str]:
-    """`baseline passed 5 of 7 memory levels, the lowest 64 MiB`, cell by cell."""
-    said = []
+    """`lru passed 5 of 7 memory levels, the lowest 64 MiB`; cells of which it is the same at once.
+
+    Every cell by itself is in `levels_in_words`.
+    """
+    alike: dict[str, list[str]] = {}
     for cell in dict.fromkeys(row.cell for row in rows):
         ladder = [row for row in rows if row.cell == cell]
         passed = [row for row in ladder if row.result == "PASS"]
         lowest = [row.limit_bytes / MIB for row in passed if row.limit_bytes is not None]
-        words = f"{cell} passed {len(passed)} of {counted(len(ladder), 'memory level')}"
-        said.append(words + (f", the lowest {min(lowest):.4g} MiB" if lowest else ""))
-    return said
+        words = f"{len(passed)} of {counted(len(ladder), 'memory level')}"
+        words += f", the lowest {min(lowest):.4g} MiB" if lowest else ""
+        alike.setdefault(words, []).append(cell)
+    return [
+        f"{cells[0] if len(cells) == 1 else f'{len(cells)} cells each'} passed {words}"
+        for words, cells in alike.items()
+    ]
 
 
 def details_in_words(rows: Sequence[LevelRow]) -> list[str]:

@@ -165,7 +165,7 @@ def _first(reasons: Sequence[str]) -> str:
 
 def _counted_only(verdict: CampaignVerdict) -> list[str]:
     """Of campaigns in which no speeds are compared: what their counters found."""
-    said = levels_passed(verdict.levels) + _least_read(verdict.eviction)
+    said = _least_read(verdict.eviction) + levels_passed(verdict.levels)
     if not said:
         ran = sum(c.status != "unusable" for c in verdict.cells)
         failed = len(verdict.cells) - ran

@@ -13,7 +13,7 @@ from harness.analysis.device_course import DeviceCourse
 from harness.analysis.series import Series
 from harness.journal import Event
 from harness.records import CellRecord, Plan
-from harness.rundir import DEFAULT_RUNS_DIR
+from harness.rundir import DEFAULT_RUNS_DIR, Sweep
 from harness.tracking_text import without_credentials
 from harness.verdicts import CampaignVerdict
 from harness.words import counted, duration
@@ -37,6 +37,7 @@ class Contents:
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] | None = None
     events: Sequence[Event] = ()
+    sweep: Sweep | None = None
 
     @property
     def imported(self) -> Mapping[str, Any] | None:
@@ -102,7 +103,11 @@ def in_one_line(contents: Contents) -> list[str]:
     )
     said += targets[:1] if len(targets) == 1 else [f"{len(targets)} targets"] if targets else []
     when = _when(records)
-    return [*said, when] if when else said
+    said += [when] if when else []
+    sweep = contents.sweep
+    if sweep is not None:
+        said.append(f"{sweep.index + 1} of {sweep.count} of the sweep {sweep.name} ({sweep.id})")
+    return said
 
 
 _DESIGNS = {

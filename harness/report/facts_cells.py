@@ -40,7 +40,9 @@ _QUANTITIES = (
     _Quantity("hit rate", ".1%", lambda r: r.metrics.hit_rate),
     _Quantity("bytes read", ",d", lambda r: r.counters.read_bytes),
     _Quantity("MiB read per token", ".3f", lambda r: _mib(r.metrics.bytes_per_token)),
-    _Quantity("of it on speculation", ".3f", lambda r: _mib(r.metrics.spec_bytes_per_token)),
+    _Quantity(
+        "MiB per token on speculation", ".3f", lambda r: _mib(r.metrics.spec_bytes_per_token)
+    ),
     _Quantity("speculation that was useful", ".1%", lambda r: r.metrics.spec_useful_share),
     _Quantity("experts retained", ",d", lambda r: r.counters.retained),
     _Quantity("experts dropped", ".1%", lambda r: r.metrics.dropped_share),
@@ -95,7 +97,7 @@ def counters_by_arm(plan: Plan, records: Sequence[CellRecord]) -> Shown:
                 for arm in arms
             ),
         )
-    notes = [f"not measured in any cell: {', '.join(absent)}"] if absent else []
+    notes = [f"not measured in any cell: {'; '.join(absent)}"] if absent else []
     if any(cell.mark for row in table.rows for cell in row):
         notes.insert(
             0,
@@ -197,7 +199,7 @@ def _without_empty_columns(table: Shown) -> Shown:
     if not empty:
         return table
     kept = [i for i in range(len(table.heads)) if i not in empty]
-    names = ", ".join(table.heads[i] for i in empty)
+    names = "; ".join(table.heads[i] for i in empty)
     return Shown(
         table.caption,
         tuple(table.heads[i] for i in kept),

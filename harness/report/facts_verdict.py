@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.analysis import tables
-from harness.analysis.attribution_words import attribution_table
+from harness.analysis.attribution_words import IN_WORDS, attribution_table
 from harness.analysis.evidence import looks_table
 from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words
@@ -62,7 +62,7 @@ def chips(c: Contents) -> list[Cell]:
     change = drift.sentinel_change_pct
     by = "" if change is None else f" {change:+.1f} %"
     made = [Cell(f"drift: {_spaced(drift.verdict)}{by}", tone=tone_of(drift.verdict))]
-    failed = sum(r.status != "ok" for r in c.records)
+    failed = sum(not r.is_result for r in c.records)
     if failed:
         made.append(Cell(f"{counted(failed, 'cell')} did not end well", tone="bad"))
     if c.damaged:
@@ -154,9 +154,9 @@ def looks(verdict: CampaignVerdict) -> Shown:
 
 
 def attribution(verdict: CampaignVerdict) -> Shown:
-    return table_of(
-        attribution_table(verdict.attribution), FINDING_WORDS["attribution"], optional=("note",)
-    )
+    data = attribution_table(verdict.attribution)
+    notes = [f"{r.candidate}, {IN_WORDS[r.part]}: {r.note}" for r in verdict.attribution if r.note]
+    return table_of(data, FINDING_WORDS["attribution"], without=("note",), notes=notes)
 
 
 def predictions(records: Sequence[CellRecord]) -> list[Shown]:

@@ -18,10 +18,10 @@ TONES: Mapping[str, Tone] = {
     **dict.fromkeys(("win", "provisional_win", "equivalent", "stable"), "good"),
     **dict.fromkeys(("ok", "PASS", "identical", "clean"), "good"),
     **dict.fromkeys(("loss", "provisional_loss", "failed", "killed", "differs"), "bad"),
-    **dict.fromkeys(("refused", "KILLED", "FAIL", "unusable"), "bad"),
+    **dict.fromkeys(("refused", "KILLED", "FAIL"), "bad"),
     **dict.fromkeys(("inconclusive", "contaminated", "confounded", "unreadable"), "unsure"),
     **dict.fromkeys(("drifting", "throttled", "not_comparable", "unknown"), "unsure"),
-    **dict.fromkeys(("replaced", "incomplete", "not shown"), "unsure"),
+    **dict.fromkeys(("replaced", "incomplete", "unusable", "not shown"), "unsure"),
 }
 
 
@@ -74,18 +74,12 @@ def table_of(
     *,
     without: Collection[str] = (),
     notes: Iterable[str] = (),
-    optional: Collection[str] = (),
 ) -> Shown:
-    """`without`: keys of columns that are not shown; `optional`: shown where a row has a value.
+    """`without`: keys of columns that are not shown.
 
     A column of text may have nothing to say in a row; one of numbers was then not measured.
     """
-    columns = [
-        (i, c)
-        for i, c in enumerate(data.columns)
-        if c.key not in without
-        and (c.key not in optional or any(row[i] is not None for row in data.rows))
-    ]
+    columns = [(i, c) for i, c in enumerate(data.columns) if c.key not in without]
     return Shown(
         caption,
         tuple(c.title or "no." for _, c in columns),

@@ -26,6 +26,8 @@ from harness.report.svg import (
 from harness.verdicts import AttributionRow, CampaignVerdict, CandidateVerdict, LookRow, PairRow
 
 _ROW, _NARROW = 46.0, 560
+# an effect that was measured is not the change's
+_NOTHING_SAID = ("contaminated", "confounded", "unreadable")
 _SYMBOLS = {
     **dict.fromkeys(("win", "provisional_win"), "▲ "),
     **dict.fromkeys(("loss", "provisional_loss"), "▼ "),
@@ -40,13 +42,15 @@ def symbol(outcome: str) -> str:
 
 def effects(verdict: CampaignVerdict, margin_pct: float, width: float) -> Drawing | None:
     """A row a candidate: its effect and interval on one axis. None where no effect was had."""
-    told = [v for v in verdict.verdicts if v.effect_pct is not None]
+    told = [
+        v for v in verdict.verdicts if v.effect_pct is not None and v.outcome not in _NOTHING_SAID
+    ]
     if not told:
         return None
     narrow = width < _NARROW
     longest = max(len(v.candidate) for v in verdict.verdicts)
     left = 14.0 if narrow else min(max(7.2 * longest + 34, 150), 0.36 * width)
-    right, top, row = 14.0, 26.0, _ROW + (14 if narrow else 0)
+    right, top, row = 14.0, 26.0, _ROW + (4 if narrow else 0)
     bottom = top + row * len(verdict.verdicts)
     d = Drawing(width, bottom + 42, "; ".join(_in_words(v) for v in verdict.verdicts))
     ends = [e for v in told for e in (v.effect_pct or 0.0, *(v.ci_pct or ()))]
@@ -59,12 +63,20 @@ def effects(verdict: CampaignVerdict, margin_pct: float, width: float) -> Drawin
     for i, v in enumerate(verdict.verdicts):
         y = top + row * (i + 0.5) + (10 if narrow else 0)
         tone = tone_of(v.outcome) or "unsure"
-        name_y = y - 16 if narrow else y - 3
-        d.text(4, name_y, symbol(v.outcome) + _cut(v.candidate, 34), f"name {tone}")
-        if not narrow:
+        name = symbol(v.outcome) + _cut(v.candidate, 20 if narrow else 34)
+        if narrow:
+            d.text(
+                4,
+                y - 14,
+                name if v not in told else f"{name}  {_numbers(v)}",
+                f"name {tone}",
+            )
+        else:
+            d.text(4, y - 3, name, f"name {tone}")
             d.text(20, y + 13, v.outcome.replace("_", " "), "note")
-        if v.effect_pct is None:
-            d.text(x.start + 4, y + 4, "no effect could be read", "note")
+        if v.effect_pct is None or v.outcome in _NOTHING_SAID:
+            measured = "" if v.effect_pct is None else f" ({v.effect_pct:+.1f} % measured)"
+            d.text(x.start + 4, y + 4, f"no effect can be read{measured}", "note")
             continue
         at = x(v.effect_pct)
         if v.ci_pct is not None:
@@ -73,6 +85,8 @@ def effects(verdict: CampaignVerdict, margin_pct: float, width: float) -> Drawin
             d.line(a, y - 7, a, y + 7, f"whisker {tone}")
             d.line(b, y - 7, b, y + 7, f"whisker {tone}")
         d.marker(at, y, 3, f"point {tone}" + ("" if v.ci_pct else " hollow"), 6)
+        if narrow:
+            continue
         numbers = _numbers(v)
         room = 3.3 * len(numbers)
         d.text(min(max(at, left + room), width - right - room), y - 11, numbers, "value", "middle")

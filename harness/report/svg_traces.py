@@ -9,7 +9,7 @@ import numpy as np
 from harness.analysis.series import Array
 from harness.analysis.wall_parts import WARM_UP_TOKENS
 from harness.report.svg import Drawing, Scale, axis_below, axis_left, polyline, signed
-from harness.report.trace_columns import TraceColumn, median_trace, percent_of, seen_range
+from harness.report.trace_columns import TraceColumn, median_trace, seen_range
 
 _LEFT, _RIGHT, _TOP, _HEIGHT, _BELOW = 52.0, 10.0, 26.0, 220.0, 40.0
 _NARROW = 560
@@ -63,21 +63,28 @@ def _walls(d: Drawing, column: TraceColumn, styles: Mapping[str, int], place: _P
 
 
 def _ratios(d: Drawing, column: TraceColumn, styles: Mapping[str, int], place: _Place) -> None:
-    measure = median_trace(column.of_arm(column.walls, column.baseline))
-    percent = {index: percent_of(wall, measure) for index, wall in column.walls.items()}
+    """A line a pair: what the device did to both of its cells falls out."""
+    pairs = column.paired_percent()
     left, top, _ = place
-    x, y = axes = _axes(d, column, seen_range(np.concatenate(list(percent.values()))), place)
+    if not pairs:
+        d.text(left + 4, top + 14, "no pair of cells to compare token by token", "label")
+        return
+    counted = [percent for percent, counts in pairs if counts]
+    seen = np.concatenate(counted or [percent for percent, _ in pairs])
+    low, high = seen_range(seen)
+    x, y = axes = _axes(d, column, (min(low, -2.0), max(high, 2.0)), place)
     d.rect(x.start, top + _TOP, x(min(WARM_UP_TOKENS, x.high)) - x.start, _HEIGHT, "while-cell")
     d.text(x.start + 3, top + _TOP + _HEIGHT - 5, "warm-up", "note")
     axis_left(d, y, x.start, x.end, form=signed)
     d.line(x.start, y(0), x.end, y(0), "zero")
-    d.text(left + 4, top + 14, f"against {column.baseline}'s median, smoothed, %", "label")
-    _cells(d, column, percent, styles, axes)
-    for arm in column.arms:
-        own = median_trace(column.of_arm(percent, arm))
-        _line(d, own, axes, f"median a{styles[arm]}")
-    for index, (first, last) in column.stretches.items():
-        _line(d, percent[index][first : last + 1], axes, "flagged", first)
+    words = "wall time against the baseline cell of its pair, smoothed, %"
+    d.text(left + 4, top + 14, words, "label")
+    candidate = next((arm for arm in column.arms if arm != column.baseline), "")
+    style = styles.get(candidate, 1)
+    for percent, counts in pairs:
+        _line(d, percent, axes, f"pair a{style}" if counts else "pair out")
+    if counted:
+        _line(d, median_trace(counted), axes, f"median a{style}")
 
 
 def _axes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from harness.analysis.series import Array, Series
 from harness.records import CellRecord, Plan
 from harness.report.plot_style import MOST_POINTS, ArmStyle, arm_styles, verdict_in_words
-from harness.verdicts import CampaignVerdict, CellVerdict
+from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict
 
 # tokens over which a cell's own noise is smoothed, where it is compared with its arm
 _SMOOTHED = 9
@@ -18,11 +19,23 @@ _MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
+class TracePair:
+    """Cells of a candidate against those of the baseline that ran beside them, by index.
+
+    `counts`: the verdict rests on it.
+    """
+
+    baseline: tuple[int, ...]
+    candidate: tuple[int, ...]
+    counts: bool
+
+
+@dataclass(frozen=True)
 class TraceColumn:
     """Cells that are drawn together. `walls`: milliseconds per token, by index of the cell.
 
     `stretches`: first and last flagged token of contaminated cells. `as_picture`: too many points
-    for lines.
+    for lines. `pairs`: of a candidate, in which a drift of the device falls out.
     """
 
     title: str
@@ -31,6 +44,7 @@ class TraceColumn:
     stretches: Mapping[int, tuple[int, int]]
     styles: Mapping[str, ArmStyle]
     baseline: str | None
+    pairs: tuple[TracePair, ...] = ()
 
     @property
     def as_picture(self) -> bool:
@@ -46,14 +60,26 @@ class TraceColumn:
         ran = {r.arm for r in self.cells}
         return [arm for arm in self.styles if arm in ran]
 
+    def paired_percent(self) -> list[tuple[Array, bool]]:
+        """Of every pair the change of the wall time, token by token, and whether it counts."""
+        return [
+            (percent_of(self._median(p.candidate), self._median(p.baseline)), p.counts)
+            for p in self.pairs
+        ]
+
+    def _median(self, cells: tuple[int, ...]) -> Array:
+        return median_trace([self.walls[i] for i in cells])
+
     def of_arm(self, values: Mapping[int, Array], arm: str | None) -> list[Array]:
         return [values[r.index] for r in self.cells if r.arm == arm]
 
 
 @dataclass(frozen=True)
 class Traces:
-    """`compared`: one column a candidate, beside its baseline; else one an arm: its text need not
-    be another's."""
+    """`compared`: one column a candidate, beside its baseline; else one an arm.
+
+    Where nothing is compared, one arm's text need not be another's.
+    """
 
     compared: bool
     columns: tuple[TraceColumn, ...]
@@ -76,7 +102,11 @@ def traces_of(
         return _column(title, [r for r in traced if r.arm in arms], verdict, plan, series)
 
     if compared:
-        columns = [column(verdict_in_words(v), {v.baseline, v.candidate}) for v in compared]
+        columns = [
+            dataclasses.replace(found, pairs=_pairs_of(v, verdict, found))
+            for v in compared
+            for found in [column(verdict_in_words(v), {v.baseline, v.candidate})]
+        ]
     else:
         columns = [column(arm, {arm}) for arm in arm_styles(plan, traced) if arm in ran]
     return Traces(bool(compared), tuple(columns))
@@ -96,6 +126,29 @@ def _column(
         if c.status == "contaminated" and c.index in walls
     }
     return TraceColumn(title, cells, walls, stretches, arm_styles(plan, cells), plan.baseline)
+
+
+def _pairs_of(
+    v: CandidateVerdict, verdict: CampaignVerdict, column: TraceColumn
+) -> tuple[TracePair, ...]:
+    """As the design has them; without pairs, each cell with the baseline cells next to it."""
+    own = [
+        TracePair(p.baseline_cells, p.candidate_cells, p.status == "clean")
+        for p in verdict.pairs
+        if p.candidate == v.candidate
+    ]
+    if not own:
+        own = [
+            TracePair((b.index,), (c.index,), {b.index, c.index} <= set(v.cells_used))
+            for c in column.cells
+            for b in column.cells
+            if (c.arm, b.arm) == (v.candidate, v.baseline) and abs(c.index - b.index) == 1
+        ]
+    return tuple(
+        p
+        for p in own
+        if p.baseline and p.candidate and {*p.baseline, *p.candidate} <= column.walls.keys()
+    )
 
 
 def percent_of(wall: Array, measure: Array) -> Array:

@@ -132,6 +132,7 @@ def contents_of(
         config=stored if isinstance(stored, Mapping) else {},
         environment=_environment(measured.directory),
         events=read_journal(measured.directory),
+        sweep=rundir.read_sweep(measured.directory),
     )
 
 

@@ -174,6 +174,16 @@ def test_levels_name_how_low_each_cell_went() -> None:
     )
 
 
+def test_cells_that_went_equally_low_are_told_at_once() -> None:
+    rows = [LevelRow(name, "94MiB", 94 * MIB, "PASS") for name in ("lru", "lfu")]
+    rows.append(LevelRow("fifo", "94MiB", 94 * MIB, "KILLED"))
+    said = headline(CampaignVerdict("c", Drift("unknown", None), (), levels=tuple(rows)))
+    assert said.startswith(
+        "2 cells each passed 1 of 1 memory level, the lowest 94 MiB; "
+        "fifo passed 0 of 1 memory level; "
+    )
+
+
 def test_eviction_names_who_reads_least_where() -> None:
     rows = (
         EvictionRow("a", "ok", "lru", 94 * MIB, read_vs_lru=1.0),
