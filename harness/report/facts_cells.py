@@ -11,7 +11,7 @@ from harness.analysis.device_state import caps_khz, cpu_sensor, states_in_order
 from harness.analysis.tables import MIB
 from harness.records import CellRecord, Plan
 from harness.report.plot_style import arm_styles
-from harness.report.shown import NOT_MEASURED, Cell, Rows, Shown, number
+from harness.report.shown import NOT_MEASURED, Cell, Rows, Shown, number, without_empty_columns
 from harness.words import counted
 
 VARIES, DIFFERS = "varies", "differs"
@@ -144,12 +144,12 @@ def outputs_by_arm(plan: Plan, records: Sequence[CellRecord]) -> list[str]:
     return said
 
 
-def cells_table(records: Sequence[CellRecord], *, brief: bool = False) -> Shown:
-    """One row a cell: speed, work, and the device at its entry. `brief`: as a terminal shows it."""
+def cells_table(records: Sequence[CellRecord]) -> Shown:
+    """One row a cell: speed, work, and the device at its entry."""
     results = tables.results(records)
     sensor = cpu_sensor([state for _, state in states_in_order(records)])
     heads = [c.title or "no." for c in results.columns]
-    more = () if brief else ("tokens", "misses", "evictions", "faults/token", *_ENTRY)
+    more = ("tokens", "misses", "evictions", "faults/token", *_ENTRY)
     table = Rows(
         "", (*heads, *more), [h for h, c in zip(heads, results.columns, strict=True) if c.form]
     )
@@ -163,22 +163,21 @@ def cells_table(records: Sequence[CellRecord], *, brief: bool = False) -> Shown:
                 cells.append(number(value, column.form))  # type: ignore[arg-type]
             else:
                 cells.append(Cell(str(value)))
-        if not brief:
-            c, probe = record.counters, record.probe.before
-            caps = caps_khz(record.entry).values()
-            temp = sensor.read(record.entry)
-            cells += [
-                number(c.tokens, "d"),
-                number(c.misses, "d"),
-                number(c.evictions, "d"),
-                number(record.metrics.majflt_per_token, ".2f"),
-                number(max(caps) / 1e6 if caps else None, ".2f"),
-                number(temp, ".1f"),
-                number(None if probe is None else probe.compute_ms, ".2f"),
-                number(None if probe is None else probe.read_ms, ".2f"),
-            ]
+        c, probe = record.counters, record.probe.before
+        caps = caps_khz(record.entry).values()
+        temp = sensor.read(record.entry)
+        cells += [
+            number(c.tokens, "d"),
+            number(c.misses, "d"),
+            number(c.evictions, "d"),
+            number(record.metrics.majflt_per_token, ".2f"),
+            number(max(caps) / 1e6 if caps else None, ".2f"),
+            number(temp, ".1f"),
+            number(None if probe is None else probe.compute_ms, ".2f"),
+            number(None if probe is None else probe.read_ms, ".2f"),
+        ]
         table.add(*cells)
-    return _without_empty_columns(table.shown())
+    return without_empty_columns(table.shown(), "not measured in any cell")
 
 
 _ENTRY = ("cap GHz", "CPU °C", "compute probe ms", "read probe ms")
@@ -187,23 +186,3 @@ _ENTRY = ("cap GHz", "CPU °C", "compute probe ms", "read probe ms")
 def _status(record: CellRecord) -> Cell:
     tone = "good" if record.status == "ok" else "bad"
     return Cell(record.status, tone=tone)  # type: ignore[arg-type]
-
-
-def _without_empty_columns(table: Shown) -> Shown:
-    """What no cell has is named under the table, instead of a column of `not measured`."""
-    empty = [
-        i
-        for i, head in enumerate(table.heads)
-        if table.rows and all(row[i].absent for row in table.rows)
-    ]
-    if not empty:
-        return table
-    kept = [i for i in range(len(table.heads)) if i not in empty]
-    names = "; ".join(table.heads[i] for i in empty)
-    return Shown(
-        table.caption,
-        tuple(table.heads[i] for i in kept),
-        tuple(table.numeric[i] for i in kept),
-        tuple(tuple(row[i] for i in kept) for row in table.rows),
-        (*table.notes, f"not measured in any cell: {names}"),
-    )

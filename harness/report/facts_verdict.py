@@ -25,6 +25,7 @@ from harness.report.shown import (
     spans,
     table_of,
     tone_of,
+    without_empty_columns,
 )
 from harness.report.svg_effects import symbol
 from harness.verdicts import CampaignVerdict, CandidateVerdict
@@ -106,7 +107,7 @@ def shared_reasons(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
 
 def effects_table(verdict: CampaignVerdict) -> Shown:
     """A row a candidate."""
-    numeric = ("change of tok/s", "from", "to", "of the typical token", "p", "clean pairs")
+    numeric = ("change of tok/s", "from", "to", "change of the typical token", "p", "clean pairs")
     table = Rows("", ("candidate", "against", "verdict", *numeric), numeric)
     for v in verdict.verdicts:
         low, high = v.ci_pct or (None, None)
@@ -121,7 +122,7 @@ def effects_table(verdict: CampaignVerdict) -> Shown:
             number(v.p, ".4f"),
             number(v.clean_pairs, "d"),
         )
-    return table.shown()
+    return without_empty_columns(table.shown())
 
 
 def _percent(value: float | None) -> Cell:
@@ -156,7 +157,8 @@ def looks(verdict: CampaignVerdict) -> Shown:
 def attribution(verdict: CampaignVerdict) -> Shown:
     data = attribution_table(verdict.attribution)
     notes = [f"{r.candidate}, {IN_WORDS[r.part]}: {r.note}" for r in verdict.attribution if r.note]
-    return table_of(data, FINDING_WORDS["attribution"], without=("note",), notes=notes)
+    table = table_of(data, FINDING_WORDS["attribution"], without=("note",), notes=notes)
+    return without_empty_columns(table)
 
 
 def predictions(records: Sequence[CellRecord]) -> list[Shown]:

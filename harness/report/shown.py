@@ -89,6 +89,25 @@ def table_of(
     )
 
 
+def without_empty_columns(table: Shown, words: str = NOT_MEASURED) -> Shown:
+    """What no row has is named under the table, instead of a column of `not measured`."""
+    empty = [
+        i
+        for i, head in enumerate(table.heads)
+        if table.rows and all(row[i].absent for row in table.rows)
+    ]
+    if not empty:
+        return table
+    kept = [i for i in range(len(table.heads)) if i not in empty]
+    return Shown(
+        table.caption,
+        tuple(table.heads[i] for i in kept),
+        tuple(table.numeric[i] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in table.rows),
+        (*table.notes, f"{words}: {'; '.join(table.heads[i] for i in empty)}"),
+    )
+
+
 def number(value: float | None, form: str) -> Cell:
     """A number in this form, or that there is none."""
     return _cell(None if value is None else format(value, form), "")

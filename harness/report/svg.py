@@ -218,20 +218,6 @@ def axis_left(
         d.text(x - 6, y + 4, form(tick), "tick", "end")
 
 
-def wrap(words: str, width: float) -> list[str]:
-    """Lines of text no wider than `width` pixels, about; at least one."""
-    most = max(int(width / CHAR), 8)
-    lines: list[str] = []
-    line = ""
-    for word in words.split():
-        if line and len(line) + 1 + len(word) > most:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}".strip()
-    return [*lines, line]
-
-
 def padded(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:
     """The range of the values and a little more; of equal ones a range around them."""
     known = [v for v in values if math.isfinite(v)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bench.report import cost_of_report
 from browser_parts import viewing
 from campaign_parts import judged_campaign
 from imported_parts import imported_pairs
@@ -152,6 +153,14 @@ def test_a_keyboard_gets_to_every_table_and_fold(report: Path, browser: Browser)
             viewed.page.keyboard.press("Tab")
             reached.add(viewed.page.evaluate("[...document.all].indexOf(document.activeElement)"))
         assert len(reached - {0, -1}) >= wanted
+
+
+def test_the_page_of_a_hundred_cells_costs_less_than_five_seconds(tmp_path: Path) -> None:
+    """Of CPU, since others may use the machine: the clock says less there. Judging included."""
+    cost = cost_of_report(tmp_path, cells=100, tokens=128)
+    assert cost.cells == 100
+    assert cost.cpu_s < 5, cost
+    assert cost.page_bytes < 3e6, cost
 
 
 # --- what a reader would see ---------------------------------------------------------------------

@@ -63,6 +63,7 @@ ONLY_IN = {
     "mlflow": {"tracking", "tracking_server", "tracking_pages"},
     "rich": {"report", "screen", "progress"},
     "matplotlib": {"report"},
+    "jinja2": {"report"},
     "gguf": {"verify", "models"},  # models: training alone
     "hydra": {"configure", "sweep"},
     "omegaconf": {"configure", "models"},
