@@ -2,16 +2,12 @@
 
 Reads the campaign's directory, writes nothing, knows no store. The same directory gives the same
 data, so a campaign can be logged again later.
-
-A per-token series under a summary's name is the *running* value: at token i what the summary would
-be had the cell ended there. Its last value is the summary itself, so a table that shows the latest
-value and a chart that shows the series agree. Raw columns are named `token/<column>`.
+What a cell's parameters and metrics are called, and why: `tracking_cells`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,12 +22,20 @@ from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import levels_in_words
 from harness.analysis.verdict_words import headline, numbers_in_words
 from harness.configure import load_yaml, to_yaml
-from harness.engines.native import TOKENS, Row, read_tokens
+from harness.engines.native import TOKENS, read_tokens
 from harness.errors import DeviceError
 from harness.journal import RECORD, read_journal
-from harness.jsonable import from_json, to_json
-from harness.records import Arm, CellRecord, CellStatus, Plan
+from harness.jsonable import from_json
+from harness.records import CellRecord, CellStatus, Plan
 from harness.rundir import PLOTS
+from harness.tracking_cells import (
+    Point,
+    cell_colour,
+    cell_name,
+    cell_order,
+    cell_params,
+    cell_points,
+)
 from harness.tracking_inputs import Input, inputs
 from harness.tracking_text import (
     CAMPAIGN,
@@ -48,25 +52,15 @@ from harness.tracking_text import (
     without_secrets,
 )
 from harness.verdicts import CampaignVerdict
+from harness.words import counted
 
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 # Part of every cell's digest: raise it when the same files are to be logged differently.
-LAYOUT = "3"
+LAYOUT = "4"
 
-# Running series: name of the summary -> numerator, denominator (None: tokens so far), factor.
-_RUNNING: dict[str, tuple[str | None, str | None, float]] = {
-    "tok_s": (None, "wall_ms", 1e3),
-    "hit_rate": ("hits", "requests", 1.0),
-    "bytes_per_token": ("read_bytes", None, 1.0),
-    "spec_bytes_per_token": ("spec_read_bytes", None, 1.0),
-    "spec_useful_share": ("spec_useful", "spec_experts", 1.0),
-    "dropped_share": ("dropped", "routed", 1.0),
-    "majflt_per_token": ("majflt", None, 1.0),
-    "stall_ms_per_token": ("stall_ms", None, 1.0),
-    "invol_ctx_per_token": ("invol_ctx", None, 1.0),
-}
-_RAW = ("wall_ms", "io_ms", "compute_ms", "stall_ms", "read_bytes", "majflt")
+# of environment.json, which is logged as it is: lists that nobody compares by eye
+_LONG = ("packages", "preflight", "settings")
 
 _CELL_STATUS: dict[CellStatus, RunStatus] = {
     "ok": "FINISHED",
@@ -74,16 +68,6 @@ _CELL_STATUS: dict[CellStatus, RunStatus] = {
     "refused": "FAILED",  # but where the limit is what is asked for: see `_cell_run`
     "killed": "KILLED",
 }
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value of a metric; `step` is the token, `unix_ms` when it was measured."""
-
-    key: str
-    value: float
-    unix_ms: int
-    step: int
 
 
 @dataclass(frozen=True)
@@ -221,7 +205,9 @@ def _dataclass(cls: type[Any], path: Path) -> Any:
 
 def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
     params = flatten(without_secrets(stored.config))
-    environment = {k: v for k, v in stored.environment.items() if k != "packages"}
+    environment = {k: v for k, v in stored.environment.items() if k not in _LONG}
+    if isinstance(cpu := environment.get("cpu"), dict):
+        environment["cpu"] = {k: v for k, v in cpu.items() if k != "flags"}
     params |= flatten(without_secrets(environment), "env.")
     tags = {CAMPAIGN: stored.directory.name, KIND: "campaign"}
     if stored.sweep is not None:
@@ -243,6 +229,7 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
             if value is not None
         ]
     status = _campaign_status(stored)
+    tags["harness.verdict"] = cut(_in_a_sentence(stored, status), TAG_CHARS)
     tags[NOTE] = cut(_campaign_note(stored, status), TAG_CHARS)
     names = (
         *(rundir.PLAN, rundir.ENVIRONMENT, rundir.VERDICT, rundir.SWEEP),
@@ -292,6 +279,18 @@ def _verdict_numbers(verdict: CampaignVerdict) -> Iterator[tuple[str, float | No
         yield f"clean_pairs.{v.candidate}", v.clean_pairs
 
 
+def _in_a_sentence(stored: _Stored, status: RunStatus) -> str:
+    """For a table of campaigns; the note says it at length."""
+    if stored.verdict is not None:
+        return headline(stored.verdict)
+    cells = counted(len(stored.records), "cell")
+    if status == "RUNNING":
+        return f"running, {cells} measured" + (
+            "" if not stored.standing else f": {stored.standing}"
+        )
+    return f"no verdict, {cells} measured"
+
+
 def _campaign_note(stored: _Stored, status: RunStatus) -> str:
     """The verdict in words, as Markdown: it heads the run's page."""
     planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
@@ -322,6 +321,9 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
 
 
 def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
+    campaign = stored.directory.name
+    arms = {} if stored.plan is None else stored.plan.arms
+    arm = arms.get(record.arm)
     tokens = cell_dir / TOKENS
     content = tokens.read_bytes() if tokens.is_file() else b""
     digest = hashlib.sha256(LAYOUT.encode())
@@ -330,20 +332,21 @@ def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
     start_ms = round((record.started_unix_s or 0.0) * 1e3)
     end_ms = start_ms if record.ended_unix_s is None else round(record.ended_unix_s * 1e3)
     tags = {
-        CAMPAIGN: stored.directory.name,
+        CAMPAIGN: campaign,
         KIND: "cell",
+        "harness.order": cell_order(record, campaign),
         "harness.status": record.status,
         "harness.timing": _timing(stored, record),
         NOTE: cut(_cell_note(record), TAG_CHARS),
+        "mlflow.runColor": cell_colour(record, list(arms), campaign),
     }
-    arm = None if stored.plan is None else stored.plan.arms.get(record.arm)
     return RunData(
-        name=f"{record.index:02d}-{record.cell}",
+        name=cell_name(record, campaign),
         # a refusal that was asked for is no failure, and must not look like one among the others
         status="FINISHED" if record.is_result else _CELL_STATUS[record.status],
         start_ms=start_ms,
         end_ms=end_ms,
-        params=_cell_params(stored, record),
+        params=cell_params(record, arm),
         tags=tags,
         read_points=partial(_read_points, record, cell_dir / TOKENS, start_ms),
         inputs=inputs(stored.environment, () if arm is None else (arm,)),
@@ -370,108 +373,3 @@ def _cell_note(record: CellRecord) -> str:
         f"{record.role} of arm {record.arm}. Series by token: the running value of the metric of "
         "the same name, so their last value is the cell's; `token/...` are the single tokens."
     )
-
-
-def _cell_params(stored: _Stored, record: CellRecord) -> dict[str, str]:
-    """What sets this cell apart from the others, short names first in the store's table."""
-    params: dict[str, Any] = {
-        "cell": record.cell,
-        "arm": record.arm,
-        "role": record.role,
-        "index": record.index,
-        "target": record.target.name,
-        "data_limit_bytes": record.data_limit_bytes,
-        "cgroup_limit_bytes": None if record.cgroup is None else record.cgroup.limit_bytes,
-        **to_json(record.identity),
-    }
-    arm = stored.plan.arms.get(record.arm) if stored.plan is not None else None
-    if arm is not None:
-        params |= _arm_params(arm)
-    return flatten(without_secrets(params))
-
-
-def _arm_params(arm: Arm) -> dict[str, Any]:
-    return {
-        "asked": to_json(arm.engine),
-        "n_predict": arm.n_predict,
-        "text": None if arm.text is None else arm.text.path,
-        "perplexity": None if arm.perplexity is None else arm.perplexity.path,
-        "perplexity_chunks": arm.perplexity_chunks,
-        "binary": None if arm.binary is None else arm.binary.path,
-        "prompt_sha256": hashlib.sha256(arm.prompt.encode()).hexdigest(),
-    }
-
-
-def cell_points(record: CellRecord, rows: Sequence[Row], start_ms: int) -> Iterator[Point]:
-    """Series by token, then the summaries that no series ends in, one step after the last token."""
-    walls = _column(rows, "wall_ms") or [0.0] * len(rows)
-    times = [start_ms + round(ms) for ms in itertools.accumulate(walls)]
-    last: dict[str, float] = {}
-    for key, values in _series(rows):
-        for step, (value, unix_ms) in enumerate(zip(values, times, strict=True)):
-            if value is not None:
-                last[key] = value
-                yield Point(key, value, unix_ms, step)
-    end_ms = times[-1] if times else start_ms
-    for key, value in _summaries(record):
-        if key not in last or abs(last[key] - value) > 1e-9 * abs(value):
-            yield Point(key, value, end_ms, len(rows))
-
-
-def _series(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[float | None]]]:
-    """Nothing for a column that was not measured, or not for every token."""
-    counting = [1.0] * len(rows)
-    for key, (numerator, denominator, factor) in _RUNNING.items():
-        above = counting if numerator is None else _column(rows, numerator)
-        below = counting if denominator is None else _column(rows, denominator)
-        if above and below:
-            yield (
-                key,
-                [
-                    factor * a / b if b else None
-                    for a, b in zip(
-                        itertools.accumulate(above), itertools.accumulate(below), strict=True
-                    )
-                ],
-            )
-    for name in _RAW:
-        if values := _column(rows, name):
-            yield f"token/{name}", values
-
-
-def _summaries(record: CellRecord) -> Iterator[tuple[str, float]]:
-    numbers: dict[str, Any] = dict(to_json(record.metrics))
-    numbers["given_perplexity"] = record.metrics.given_perplexity
-    if record.perplexity is not None:
-        numbers["perplexity"] = record.perplexity.value
-        numbers["perplexity_nll"] = record.perplexity.nll
-        numbers["perplexity_stderr"] = record.perplexity.stderr
-        numbers["scored_tokens"] = record.perplexity.tokens
-    numbers |= {f"work/{k}": v for k, v in to_json(record.counters).items()}
-    if record.cgroup is not None:
-        counted = ("peak_bytes", "failcnt", "oom_kills")
-        numbers |= {f"cgroup/{key}": getattr(record.cgroup, key) for key in counted}
-    if record.prediction is not None:
-        for name, score in record.prediction.predictors.items():
-            if score.slots:
-                numbers[f"predictor/{name}_slot_overlap"] = score.slots_hit / score.slots
-            if score.routings:
-                numbers[f"predictor/{name}_whole_routings"] = score.exact / score.routings
-    for when in ("before", "after"):
-        probe = getattr(record.probe, when)
-        if probe is not None:
-            numbers[f"device/probe_compute_ms_{when}"] = probe.compute_ms
-            numbers[f"device/probe_read_ms_{when}"] = probe.read_ms
-    if record.entry is not None:
-        numbers["device/mem_available_bytes_entry"] = record.entry.mem_available_bytes
-    if record.wait is not None:
-        numbers["device/wait_s"] = record.wait.seconds
-    for key, value in numbers.items():
-        if value is not None:
-            yield key, float(value)
-
-
-def _column(rows: Sequence[Row], name: str) -> list[float]:
-    """The column when every row has it, else nothing."""
-    values = [v for row in rows if (v := row.get(name)) is not None]
-    return values if len(values) == len(rows) else []

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import rundir
-from harness.tracking_data import LAYOUT, CampaignData, Point, RunData
+from harness.tracking_cells import Point
+from harness.tracking_data import LAYOUT, CampaignData, RunData
 from harness.tracking_inputs import Input
 from harness.tracking_runs import Client, delete, settle_sweep
 from harness.tracking_text import PARENT

@@ -73,12 +73,15 @@ def campaigns(client: MlflowClient, most: int = 100) -> list[str]:
     return [str(run.data.tags["harness.campaign"]) for run in runs]
 
 
-def keep_views(client: MlflowClient, experiment_id: str) -> None:
-    """The experiment has our views; those that a user made stay."""
-    there = client.get_experiment(experiment_id).tags
-    for key, value in experiment_tags().items():
-        if there.get(key) != value:
-            client.set_experiment_tag(experiment_id, key, value)
+def keep_views(client: MlflowClient) -> None:
+    """Every experiment with campaigns has our views; those that a user made stay."""
+    for experiment in client.search_experiments():
+        missing = {k: v for k, v in experiment_tags().items() if experiment.tags.get(k) != v}
+        if missing and client.search_runs(
+            [experiment.experiment_id], "tags.`harness.kind` = 'campaign'", max_results=1
+        ):
+            for key, value in missing.items():
+                client.set_experiment_tag(experiment.experiment_id, key, value)
 
 
 def _experiments(client: MlflowClient) -> dict[str, str]:

@@ -29,7 +29,7 @@ _CELL_METRICS = (
     *("tok_s", "hit_rate", "bytes_per_token", "spec_useful_share", "dropped_share"),
     *("given_perplexity", "anon_peak_bytes"),
 )
-_NARROW = 100
+_WIDE, _NARROW = 190, 80
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def _table(
         "selectedColumns": list(columns),
         "columnOrder": order,
         "columnWidths": {
-            **{name: max(_NARROW, 40 + 7 * len(name.partition("`")[2])) for name in order},
+            **{name: max(_NARROW, 20 + 7 * len(name.partition("`")[2])) for name in order},
+            _run_name(): _WIDE,
             **(widths or {}),
         },
         "runListHidden": False,
@@ -147,9 +148,9 @@ _CELLS = _table(
     "cell",
     _tag("harness.order"),  # any order but the default one lists cells without their campaigns
     [
+        _tag("harness.timing"),
         *map(_metric, _CELL_METRICS),
-        *map(_param, ("arm", "level", "io_threads", "cache_mb")),
-        *map(_tag, ("harness.timing", "harness.status")),
+        *map(_param, ("arm", "level", "cache_mb", "io_threads", "engine_build_id")),
     ],
 )
 
@@ -160,8 +161,8 @@ VIEWS = (
         state=_table(
             "campaign",
             "attributes.start_time",
-            ["attributes.`Description`", _tag("verdict.drift")],
-            {_run_name(): 290, "attributes.`Description`": 620},
+            [_tag("harness.verdict"), _tag("verdict.drift")],
+            {_run_name(): 290, _tag("harness.verdict"): 800},
         ),
     ),
     View("harness-cells", "cells side by side", state=_CELLS),

@@ -127,8 +127,7 @@ def _what_to_look_at(uri: str, base: str, names: Sequence[str]) -> list[str]:
             if last is None:
                 return ["  no campaign is logged in it yet"]
             found = [last]
-        for experiment_id in {p.experiment_id for p in found}:
-            keep_views(client, experiment_id)
+        keep_views(client)
     rows = addresses(base, found)
     width = max(len(what) for what, _ in rows)
     head = f"{' and '.join(p.campaign for p in found)}:"

@@ -40,6 +40,7 @@ from harness.records import (
     Wait,
 )
 from harness.tracking import TrackingError, default_uri, log_campaign
+from harness.tracking_cells import metric_name
 from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
 
 pytestmark = pytest.mark.slow  # making a store's tables takes seconds
@@ -169,7 +170,8 @@ class Store:
         self.experiment = experiment
         runs = self.client.search_runs([experiment.experiment_id])
         self.parents = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
-        self.cells = {r.info.run_name: r for r in runs if r not in self.parents and r.info.run_name}
+        # by their directories; a run's name also has the end of its campaign's id
+        self.cells = {r.info.run_name[:-5]: r for r in runs if r not in self.parents}
         assert len(self.cells) + len(self.parents) == len(runs)
 
     @property
@@ -244,11 +246,12 @@ def test_summary_metrics_are_the_records_and_null_is_not_logged(runs: Path) -> N
         record = record_of(directory, name)
         for key, value in dataclasses.asdict(record.metrics).items():
             if value is None and key in ("rss_peak_bytes", "prefill_tok_s", "hit_rate_total"):
-                assert key not in run.data.metrics
+                assert metric_name(key) not in run.data.metrics
             elif value is not None:
-                assert run.data.metrics[key] == pytest.approx(float(value), rel=1e-9), key
+                stored_value = run.data.metrics[metric_name(key)]
+                assert stored_value == pytest.approx(float(value), rel=1e-9), key
         assert run.data.metrics["work/tokens"] == TOKENS
-        assert run.data.metrics["device/wait_s"] == 30
+        assert run.data.metrics["vitals/wait_s"] == 30
 
 
 def table(store: Store, name: str) -> Any:
@@ -383,11 +386,12 @@ def test_what_a_given_text_cost_is_a_metric_and_which_it_was_a_parameter(runs: P
     log(directory)
     run = stored(directory).cells["01-cache_half"]
     metrics = run.data.metrics
-    assert (metrics["nll"], metrics["agreement"]) == (3.45, 0.25)
+    assert (metrics["work/nll"], metrics["work/agreement"]) == (3.45, 0.25)
     assert metrics["given_perplexity"] == pytest.approx(math.exp(3.45))
     assert run.data.params["text_sha256"] == "e" * 64
     greedy = stored(directory).cells["00-baseline"].data
-    assert not {"nll", "agreement", "given_perplexity", "perplexity"} & greedy.metrics.keys()
+    text = {"work/nll", "work/agreement", "given_perplexity", "perplexity"}
+    assert not text & greedy.metrics.keys()
 
 
 def test_what_the_cgroup_counted_is_a_metric_and_its_limit_a_parameter(runs: Path) -> None:
@@ -398,10 +402,10 @@ def test_what_the_cgroup_counted_is_a_metric_and_its_limit_a_parameter(runs: Pat
     log(directory)
     cells = stored(directory).cells
     run = cells["01-cache_half"].data
-    assert (run.metrics["cgroup/peak_bytes"], run.metrics["cgroup/oom_kills"]) == (4000, 1)
+    assert (run.metrics["use/cgroup_peak_bytes"], run.metrics["use/cgroup_oom_kills"]) == (4000, 1)
     assert run.params["cgroup_limit_bytes"] == "4096"
     for name in ("00-baseline", "02-sentinel"):
-        assert not any(key.startswith("cgroup") for key in cells[name].data.metrics)
+        assert not any(key.startswith("use/cgroup") for key in cells[name].data.metrics)
         assert "cgroup_limit_bytes" not in cells[name].data.params
 
 
@@ -427,7 +431,7 @@ def test_parameters_hold_the_configuration_without_secrets(runs: Path) -> None:
     assert len(params["cell.prompt"]) <= 6000
     assert "(cut, sha256 " in params["cell.prompt"]
     cell = store.cells["01-cache_half"].data.params
-    assert (cell["arm"], cell["asked.cache_mb"], cell["direct_io"]) == ("cache_half", "40", "true")
+    assert (cell["arm"], cell["cache_mb"], cell["direct_io"]) == ("cache_half", "40", "true")
     kept = Path(store.client.download_artifacts(store.parent.info.run_id, "config.yaml"))
     for text in (kept.read_text(), json.dumps(params)):
         assert "hunter2" not in text
@@ -478,7 +482,7 @@ def test_a_cell_measured_again_replaces_its_run(runs: Path) -> None:
     log(directory)
     store = stored(directory)
     assert sorted(store.cells) == ["00-baseline", "01-cache_half", "02-sentinel"]
-    assert store.cells["01-cache_half"].data.metrics["load_s"] == 9.0
+    assert store.cells["01-cache_half"].data.metrics["use/load_s"] == 9.0
     assert store.parent.data.metrics["effect_pct.cache_half"] == -21.0
     assert store.parent.data.tags["verdict.cache_half"] == "provisional_loss"
 

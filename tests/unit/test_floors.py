@@ -30,7 +30,7 @@ FLOORS: list[set[str]] = [
     {"report", "tracking", "tracking_pages", "importers", "collect", "history", "watching"},
     {"tracking_log"},
     {"tracking_data", "tracking_views", "tracking_runs"},
-    {"tracking_store"},
+    {"tracking_store", "tracking_cells"},
     {"tracking_text", "tracking_inputs"},
     {"device"},
     {"analysis", "verify", "events"},

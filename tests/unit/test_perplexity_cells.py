@@ -23,7 +23,7 @@ from harness.plan import make_plan
 from harness.records import Arm, GivenText, Metrics, Perplexity, PlannedCell
 from harness.report.tables import settings_of
 from harness.report.terminal import Terminal
-from harness.tracking_data import cell_points
+from harness.tracking_cells import cell_points
 
 TEXT = GivenText("/t.txt", "e" * 64)
 SCORED = Perplexity(30.84, 3.43, 72_136, 284, 512, 0.31)
@@ -163,10 +163,10 @@ def test_the_result_of_a_scoring_cell_is_its_perplexity() -> None:
     assert (named["perplexity"], named["tok_s"]) == (30.84, None)
     points = {p.key: p.value for p in cell_points(record, [], 0)}
     assert points["perplexity"] == 30.84
-    assert points["perplexity_stderr"] == 0.31
-    assert points["scored_tokens"] == 72_136
-    assert points["perplexity_nll"] == 3.43
-    assert not {"given_perplexity", "nll"} & (points.keys() | named.keys())
+    assert points["work/perplexity_stderr"] == 0.31
+    assert points["work/scored_tokens"] == 72_136
+    assert points["work/perplexity_nll"] == 3.43
+    assert not {"given_perplexity", "work/nll"} & (points.keys() | named.keys())
 
 
 def test_what_a_given_text_cost_is_not_called_perplexity() -> None:
