@@ -150,6 +150,8 @@ class SteadyOutput(io.TextIOBase):
 
     def __init__(self, stream: TextIO | None) -> None:
         """`stream` None: it was closed before we started."""
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a degree sign in a log in ASCII, say
         self._stream = stream
 
     @property

@@ -134,13 +134,19 @@ class Screen:
         if self._live is None or self._block is None:
             return
         width = self._console.width
-        lines = [_cut(line, width) for line in self._block(width)]
+        lines = [self._cut(line, width) for line in self._block(width)]
         if self._drawn == (width, lines):
             return
         with self._console:  # one write, so that nothing is seen half drawn
             self._go_to_the_top()
             self._live.update(Group(*lines), refresh=True)
         self._drawn = (width, lines)
+
+    def _cut(self, line: Text, width: int) -> Text:
+        cut = line.copy()
+        cut.no_wrap = True
+        cut.truncate(width, overflow="ellipsis" if self.draws else "crop")
+        return cut
 
     def _go_to_the_top(self) -> None:
         """Where the window became narrower: erase the rows by which the block has grown.
@@ -177,13 +183,6 @@ def bar(share: float, width: int, draws: bool = True) -> Text:
     full = round(min(max(share, 0.0), 1.0) * width)
     done, rest = ("━", "─") if draws else ("#", ".")
     return Text.assemble((done * full, "green"), (rest * (width - full), "dim"))
-
-
-def _cut(line: Text, width: int) -> Text:
-    cut = line.copy()
-    cut.no_wrap = True
-    cut.truncate(width, overflow="ellipsis")
-    return cut
 
 
 def _rewraps() -> bool:

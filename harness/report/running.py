@@ -160,10 +160,12 @@ class Running:
         moment = self._now
         assert moment is not None  # noqa: S101 - of this event
         first, *rest = self._fields(moment)
+        if isinstance(event, CellProgress):
+            rest += self._readings(event)
         between = ("; ", ": ") if isinstance(event, AtGate) else (", ", ", ")
         words = first + (between[1] + between[0].join(rest) if rest else "")
         left = self._left(moment)
-        if left is not None and not isinstance(event, Waiting):
+        if left is not None and left.known and not isinstance(event, Waiting):
             words += f"; campaign: {left.in_words()}"
         self._screen.say(f"{_place(event)}: {words}")
 
@@ -186,8 +188,7 @@ class Running:
         if not isinstance(event, CellFinished):
             lines += flow([event.cell.name, *self._fields(moment)], width)
         if isinstance(event, CellProgress):
-            arm = self._arms.get(event.cell.arm)
-            lines += flow(readings_in_words(event.readings, _limit_of(arm)), width)
+            lines += flow(self._readings(event), width)
         return lines
 
     def _share(self, moment: _Moment) -> float:
@@ -213,6 +214,9 @@ class Running:
         if isinstance(event, CellStarted):
             return ["running"]
         return ["getting ready"]
+
+    def _readings(self, event: CellProgress) -> list[str]:
+        return readings_in_words(event.readings, _limit_of(self._arms.get(event.cell.arm)))
 
     def _progress(self, event: CellProgress, moment: _Moment) -> list[str]:
         if event.scored is not None:

@@ -21,13 +21,16 @@ class TimeLeft:
     unknown: bool = False
     at_most: bool = False
 
+    @property
+    def known(self) -> bool:
+        """Anything can be said; of what may be left out and what may take any time nothing can."""
+        return not self.unknown or (self.seconds >= 1 and not self.at_most)
+
     def in_words(self) -> str:
         """`about 2 min left`, `at most 5 min left`, `at least 30 s left`, `time left unknown`."""
         rounded = duration(round(self.seconds))
         if self.unknown:
-            # some cells may be left out, others may take any time
-            known = self.seconds >= 1 and not self.at_most
-            return f"at least {rounded} left" if known else "time left unknown"
+            return f"at least {rounded} left" if self.known else "time left unknown"
         return f"{'at most' if self.at_most else 'about'} {rounded} left"
 
 
