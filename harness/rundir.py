@@ -135,9 +135,12 @@ def resume_words(campaign_dir: Path) -> tuple[str, ...]:
 
 
 def as_value(text: str) -> str:
-    """As Hydra reads it: in quotes, if need be, in which only what precedes a quote is escaped."""
-    if re.fullmatch(r"[\w./:%@+-]+", text, re.ASCII):
-        return text
+    """As Hydra reads it: in quotes, if need be."""
+    return text if re.fullmatch(r"[\w./:%@+-]+", text, re.ASCII) else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """In Hydra's quotes, in which only what precedes a quote is escaped."""
     escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + m[2].replace('"', '\\"'), text)
     return f'"{escaped}"'
 

@@ -119,8 +119,21 @@ def _own(request: Request, night: Night) -> GateResult:
     cases = own_cases(night, request.margin_pct, request.arms)
     if night.wrong is not None:
         cases = cases or (Case("-", METRIC, "none", reasons=(f"{night.id}: {night.wrong}",)),)
-    result = _result(request, "verdict", night, cases)
+    result = replace(_result(request, "verdict", night, cases), builds=_builds_within(night))
     return _recorded(request, night, result, {OWN: _state(overall(cases))})
+
+
+def _builds_within(night: Night) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the baseline's cells and of the others."""
+    then, now = (
+        {
+            str(r.identity.engine_build_id)
+            for r in night.records
+            if (r.arm == night.plan.baseline) is of_baseline and r.identity.engine_build_id
+        }
+        for of_baseline in (True, False)
+    )
+    return tuple(sorted(then)), tuple(sorted(now))
 
 
 def _result(

@@ -130,6 +130,23 @@ class Kin:
         return found
 
 
+def newest_green(runs_dir: Path, metrics: Sequence[Metric]) -> Path | None:
+    """Of any experiment and device."""
+    found = []
+    for path in runs_dir.glob(f"*/{GATE}"):
+        try:
+            ledger = read_ledger(path.parent)
+        except DeviceError:
+            continue
+        if (
+            ledger is not None
+            and ledger.is_green(metrics)
+            and (path.parent / rundir.PLAN).is_file()
+        ):
+            found.append((ledger.started_unix_s or 0.0, path.parent))
+    return max(found, default=(0.0, None))[1]
+
+
 def kin_of(night: Night, runs_dir: Path) -> Kin:
     """What lies in `runs_dir` and began before `night`."""
     found: dict[str, tuple[Path, Ledger]] = {}

@@ -5,8 +5,10 @@ Both builds' cells stand side by side in it, minutes apart and in random order: 
 
 from __future__ import annotations
 
+from harness.analysis.counters import drops
 from harness.analysis.usable import no_speed
 from harness.gate.nights import Night
+from harness.gate.result import OUTPUT
 from harness.gate.rule import Case, GateOutcome
 from harness.verdicts import CandidateVerdict
 
@@ -16,12 +18,26 @@ METRIC = "tok_s"
 def own_cases(
     night: Night, margin_pct: float, arms: tuple[str, ...] | None = None
 ) -> tuple[Case, ...]:
-    """A case for each candidate; none where the campaign compares nothing."""
-    return tuple(
-        _case(night, v, margin_pct)
-        for v in night.verdict.verdicts
-        if arms is None or v.candidate in arms
-    )
+    """A case for each candidate, and for its output where it ran another build of the engine.
+
+    None where the campaign compares nothing.
+    """
+    cases: list[Case] = []
+    for v in night.verdict.verdicts:
+        if arms is None or v.candidate in arms:
+            cases += [_case(night, v, margin_pct), *_output(night, v)]
+    return tuple(cases)
+
+
+def _output(night: Night, v: CandidateVerdict) -> list[Case]:
+    """Of two builds with equal settings; what is dropped depends on which experts each keeps."""
+    own = night.cells_of(v.candidate)
+    if v.output not in ("identical", "differs") or any(drops(r) for r in own):
+        return []
+    outcome: GateOutcome = "pass" if v.output == "identical" else "regression"
+    cells = (len(night.cells_of(v.baseline)), len(own))
+    why = tuple(r for r in v.reasons if "output" in r.lower())
+    return [Case(v.candidate, OUTPUT, outcome, cells=cells, reasons=why)]
 
 
 def _case(night: Night, v: CandidateVerdict, margin_pct: float) -> Case:

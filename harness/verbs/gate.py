@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -72,8 +73,11 @@ def main(argv: list[str], run_campaign: RunCampaign) -> int:
     from harness.gate.metrics import metrics_named
 
     metrics = metrics_named(args.metric or ["tok_s"])
+    candidate = args.runs_dir
+    if args.candidate is not None:
+        candidate = rundir.find_campaign(args.candidate, args.runs_dir, "--candidate ")
     request = Request(
-        candidate=rundir.find_campaign(args.candidate, args.runs_dir, "--candidate "),
+        candidate=candidate,
         baseline=args.baseline or ("last-green" if args.accept else None),
         metrics=metrics,
         margin_pct=args.margin,
@@ -81,7 +85,14 @@ def main(argv: list[str], run_campaign: RunCampaign) -> int:
         arms=tuple(args.arm) if args.arm else None,
         accept=args.accept,
     )
-    result = answer(request)
+    if args.candidate is not None:
+        return _tell(answer(request), args)
+    from harness.gate.rerun import run_and_answer
+
+    # what the campaign tells while it runs is not the answer
+    apart = contextlib.redirect_stdout(sys.stderr) if args.json or args.md == "-" else None
+    with apart or contextlib.nullcontext():
+        result = run_and_answer(request, args.overrides, run_campaign)
     return _tell(result, args)
 
 
@@ -90,6 +101,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--margin {args.margin:g}: percent, above 0 and below 100")
     if args.candidate is None and args.baseline is None:
         raise UsageError("gate: needs --candidate RUN, --baseline RUN, or both")
+    if args.accept and args.candidate is None:
+        raise UsageError("--accept: accepts a campaign that is there; name it with --candidate")
     if args.candidate is not None and args.overrides:
         raise UsageError(
             f"{args.overrides[0]}: only a campaign that is run has a configuration; leave it out, "
