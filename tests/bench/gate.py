@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -71,9 +72,7 @@ def series_of(scenario: str, pairs: int, seed: int) -> dict[tuple[float, int, fl
             differences = {}
             for arm in candidate.arms:
                 levels = [v for n in seen if (v := level(n, arm, TOK_S)) is not None]
-                differences["tok_s", arm] = [
-                    b - a for a, b in zip(levels, levels[1:], strict=False)
-                ]
+                differences["tok_s", arm] = [b - a for a, b in pairwise(levels)]
             for effect in EFFECTS:
                 changed = scaled(candidate, math.log1p(effect / 100))
                 question = Question((TOK_S,), MARGIN_PCT, default_settings(), differences)
