@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.analysis.tables import Column, Data
+from harness.gate.markdown import escaped
 from harness.sweep.state import Part, SweepState
 from harness.words import counted, duration
 
@@ -100,7 +101,7 @@ def markdown(state: SweepState) -> str:
     """The table for a pull request or a CI's summary."""
     budget = "" if state.budget_s is None else f" of {duration(state.budget_s)}"
     lines = [
-        f"### {state.name}: {standing(state)}",
+        f"### {escaped(state.name)}: {standing(state)}",
         "",
         f"{duration(state.spent_s)}{budget}, sweep `{state.id}`",
         "",
@@ -109,11 +110,5 @@ def markdown(state: SweepState) -> str:
     lines.append("| " + " | ".join(c.title for c in data.columns) + " |")
     lines.append("|" + " --- |" * len(data.columns))
     for row in data.rows:
-        lines.append("| " + " | ".join("" if v is None else _escaped(str(v)) for v in row) + " |")
+        lines.append("| " + " | ".join("" if v is None else escaped(str(v)) for v in row) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """A cell of a Markdown table: no bar, no line break, nothing that would become markup."""
-    text = " ".join(text.split()).replace("\\", "\\\\")
-    return "".join(f"\\{c}" if c in "|*_`<>[]" else c for c in text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -239,37 +240,60 @@ def test_a_ladder_of_memory_levels_passes_refuses_and_repeats_its_output(tmp_pat
     assert why == [rows[0]["detail"], None, None, None]
 
 
-def sweep(runs: Path, name: str, *overrides: str) -> tuple[str, dict[str, Any]]:
-    """A sweep of experiments, short: what it printed, and what its directory says."""
+def sweep(runs: Path, name: str, *overrides: str) -> dict[str, Any]:
+    """A night, short, as the workflow runs it: what it, and the gate, say of its campaigns."""
+    assert name == "nightly"
+    out = runs.with_name("night")
     short = ("cell.n_predict=48", "cell.n_ctx=256", "schedule.probe_s=0")
-    done = harness(f"+experiment={name}", f"runs_dir={runs}", *short, *overrides)
+    done = subprocess.run(
+        [
+            *(sys.executable, REPO / ".github/nightly/night.py"),
+            *("--out", out, "--runs-dir", runs, "--budget-s", "600", *short, *overrides),
+        ],
+        cwd=REPO,
+        env={**os.environ, "GITHUB_OUTPUT": str(runs.with_name("output"))},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
-    shown = harness("sweep", "last", f"--runs-dir={runs}", "--json")
-    assert shown.returncode == 0, shown.stderr
-    said: dict[str, Any] = json.loads(shown.stdout)
-    return done.stdout, said
+    assert runs.with_name("output").read_text().endswith("regressed=false\n")
+    said: dict[str, Any] = json.loads((out / "night.json").read_text())
+    return said
 
 
-def test_a_night_runs_what_fits_its_budget_each_in_its_own_experiment(tmp_path: Path) -> None:
+def test_a_night_runs_what_fits_its_budget_and_each_night_is_gated_by_those_before(
+    tmp_path: Path,
+) -> None:
     from mlflow import MlflowClient
 
-    runs = tmp_path / "runs"
+    runs, out = tmp_path / "runs", tmp_path / "night"
     entries = (
         "{experiment: predictor_accuracy}",
         "{experiment: cache_sizes, overrides: ['schedule.spacing_s=1000']}",
         "{experiment: predictor_accuracy, overrides: ['cell.engine.io_threads=1']}",
     )
-    budget = ("nightly.budget_s=600", f"nightly.entries=[{', '.join(entries)}]")
-    text, said = sweep(runs, "nightly", *budget)
+    said = sweep(runs, "nightly", f"nightly.entries=[{', '.join(entries)}]")
     first, left_out, last = said["parts"]
     assert [p["status"] for p in (first, left_out, last)] == ["ran", "left_out", "ran"]
     # three pauses, and the one after the campaign before
-    assert "left out, expected 1 h 6 min + 4 cells unknown" in text
-    assert text.count("2 of 3 campaigns ran, 1 left out") == 1
+    assert left_out["why"].startswith("expected 1 h 6 min + 4 cells unknown, 9 min ")
+    assert "2 of 3 campaigns ran, 1 left out" in (out / "night.md").read_text()
     for part in (first, last):
         told = json.loads((runs / part["campaign"] / "sweep.json").read_text())
         assert (told["id"], told["name"], told["count"]) == (said["id"], "nightly", 3)
+    # lanes are no matter of what is read, but another configuration: nothing to compare with
+    assert [g["verdict"] for g in said["gate"]] == ["none", "none"]
+
+    # where everything is read, and how often it hits, another night must say the same
+    said = sweep(runs, "nightly", f"nightly.entries=[{entries[0]}]", "tracking=off")
+    (gated,) = said["gate"]
+    assert gated["verdict"] == "pass", gated
+    assert gated["result"]["baseline"] == first["campaign"]
+    assert [c["metric"] for c in gated["result"]["cases"]][:1] == ["bytes_per_token"]
+    assert (out / "junit-01-predictor_accuracy.xml").is_file()
 
     client = MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
     found = client.get_experiment_by_name("predictor_accuracy")
