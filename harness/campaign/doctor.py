@@ -12,13 +12,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import rundir
 from harness.campaign.device import connect
 from harness.campaign.doctor_parts import (
     EngineMissing,
     Ready,
+    Wanted,
     ask_arms,
     compiler_sign,
     engine_sign,
@@ -28,7 +29,7 @@ from harness.campaign.doctor_parts import (
     store_sign,
 )
 from harness.configure import check, compose, resolved
-from harness.doctor.cli import Asked, parse
+from harness.doctor.cli import parse
 from harness.doctor.signs import Sign
 from harness.errors import DeviceError, HarnessError, Interrupted
 from harness.schema import Config
@@ -94,13 +95,15 @@ def main(argv: Sequence[str]) -> int:
     from harness.doctor.show import as_data, show
     from harness.report.terminal import Terminal
 
-    data = compose([*OURS, f"design.pairs={asked.cells // 2}", *asked.overrides])
+    overrides = (*OURS, f"design.pairs={asked.cells // 2}", *asked.overrides)
+    data = compose(overrides)
     config = check(data)
     found = _Found()
     with contextlib.ExitStack() as at_end:
         view = Terminal(sys.stderr if asked.json else None)
         at_end.callback(view.close)
-        _examine(asked, config, data, found=found, view=view, at_end=at_end)
+        wanted = Wanted(asked, overrides, config, resolved(data))
+        _examine(wanted, found, view, at_end)
     diagnosis = found.diagnosis()
     if asked.json:
         print(json.dumps(as_data(diagnosis), indent=1))
@@ -110,15 +113,8 @@ def main(argv: Sequence[str]) -> int:
     return diagnosis.exit_code
 
 
-def _examine(
-    asked: Asked,
-    config: Config,
-    data: dict[str, Any],
-    *,
-    found: _Found,
-    view: Terminal,
-    at_end: contextlib.ExitStack,
-) -> None:
+def _examine(wanted: Wanted, found: _Found, view: Terminal, at_end: contextlib.ExitStack) -> None:
+    asked, config = wanted.asked, wanted.config
     rundir.check_runs_dir(Path(config.runs_dir))
     found.signs += [store_sign(config), compiler_sign()]
     target, machine = connect(config, view, at_end)
@@ -146,7 +142,7 @@ def _examine(
     else:
         from harness.campaign.short_aa import ShortAA
 
-        own = ShortAA(config, resolved(data), asked, ready, directory, target, check_up)
+        own = ShortAA(wanted, ready, directory, target, check_up)
         _measure(own, found, view)
 
 
@@ -160,8 +156,10 @@ def _glance(
     from harness.doctor.device_signs import device_signs, heat_of
 
     launcher = launcher_alone(config, target, machine, view)
-    local = target.id.kind == "local"
-    place = rundir_parent(Path(config.runs_dir)) if local else Path(str(config.target["dir"]))
+    from harness.targets.remote import RemoteTarget
+
+    here = rundir_parent(Path(config.runs_dir))
+    place = target.home if isinstance(target, RemoteTarget) else here
     check_up = glance(target, launcher, work_dir=place)
     found.heat = heat_of(check_up, config)
     found.signs += device_signs(check_up, config, needs_of(config, None, None), found.heat)
@@ -208,7 +206,7 @@ def _measure(own: ShortAA, found: _Found, view: Terminal) -> None:
         own.measure(view)
     except Interrupted as e:
         found.interrupted = True
-        found.unmeasured = f"interrupted ({e})"
+        found.unmeasured = str(e).partition(";")[0]
     except HarnessError as e:
         found.signs.append(
             Sign("failure", "A/A", str(e), "campaigns will fail here too", "mend that first")

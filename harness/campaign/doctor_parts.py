@@ -6,10 +6,11 @@ import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.campaign.device import make_ready
 from harness.campaign.inputs import binaries, check_routes, model_file, texts
+from harness.doctor.cli import Asked
 from harness.doctor.signs import Sign
 from harness.errors import DeviceError, HarnessError, UsageError
 from harness.plan import make_plan
@@ -36,6 +37,16 @@ class EngineMissing(Exception):  # noqa: N818 - carried to where it is told
         """`sign`: what is told of it."""
         super().__init__(sign.seen)
         self.sign = sign
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`overrides`: from which the configuration comes; `data`: it, resolved, as it is stored."""
+
+    asked: Asked
+    overrides: tuple[str, ...]
+    config: Config
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import rundir
 from harness.campaign.course import write_first_files
-from harness.campaign.doctor_parts import Ready, needs_of
+from harness.campaign.doctor_parts import Ready, Wanted, needs_of
 from harness.campaign.parts import Campaign
-from harness.doctor.cli import Asked
 from harness.errors import UsageError
 from harness.judgement import CREATED, Measured, judge, pair_settings
 from harness.schema import Config
@@ -56,14 +55,17 @@ class Budget:
 class ShortAA:
     """Plan and device are there; `measure`, then `noise` and `resolution` of what there is."""
 
-    config: Config
-    data: dict[str, Any]
-    asked: Asked
+    wanted: Wanted
     ready: Ready
     directory: Path
     target: Target
     check_up: CheckUp
     begun: bool = False
+
+    @property
+    def config(self) -> Config:
+        """Of the campaign."""
+        return self.wanted.config
 
     @property
     def needs(self) -> Needs:
@@ -74,9 +76,10 @@ class ShortAA:
     def in_words(self) -> str:
         """What is about to happen."""
         tokens = next(iter(self.ready.plan.arms.values())).n_predict
+        longest = duration(60 * self.wanted.asked.minutes)
         return (
-            f"the baseline against itself, {counted(len(self.ready.plan.cells), 'cell')} of "
-            f"{counted(tokens, 'token')} at most, {duration(60 * self.asked.minutes)} at most"
+            f"the baseline against itself, at most {counted(len(self.ready.plan.cells), 'cell')} "
+            f"of {counted(tokens, 'token')} and {longest}"
         )
 
     def measure(self, view: Terminal) -> None:
@@ -93,12 +96,12 @@ class ShortAA:
         campaign = Campaign(
             directory=self.directory,
             config=config,
-            data=self.data,
+            data=self.wanted.data,
             plan=ready.plan,
             target=self.target,
             deployed=deployed,
             model=ready.model,
-            overrides=(*self.asked.overrides,),
+            overrides=self.wanted.overrides,
         )
         rundir.make_campaign_dir(self.directory.parent, self.directory.name)
         local = self.target.id.kind == "local"
@@ -122,7 +125,7 @@ class ShortAA:
                     on_event=view.event,
                     sampling=Sampling(probe_s=config.schedule.probe_s),
                     evict_page_cache=config.schedule.drop_page_cache,
-                    wants=Budget(60 * self.asked.minutes).wants,
+                    wants=Budget(60 * self.wanted.asked.minutes).wants,
                     inputs=deployed.inputs,
                     gate=config.schedule.gate,
                     limits=config.session,
@@ -161,9 +164,9 @@ class ShortAA:
         except UsageError:  # too few cells
             pass
         spacing_s = float(
-            compose(["+experiment=sequential_pairs", *_schedule(self.asked.overrides)])["schedule"][
-                "spacing_s"
-            ]
+            compose(["+experiment=sequential_pairs", *_schedule(self.wanted.asked.overrides)])[
+                "schedule"
+            ]["spacing_s"]
         )
         said: list[bool] = []
 

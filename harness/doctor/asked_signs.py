@@ -51,9 +51,14 @@ def asked(found: Sequence[Finding]) -> Iterable[Sign]:
         yield Sign(level, _TITLES.get(f.about, f.about), f.words, means, f.advice)
 
 
-def engines(found: Sequence[Finding]) -> Iterable[Sign]:
-    """That there is none is news, too."""
-    yield from asked(found)
+def engines(found: Sequence[Finding], quick: bool) -> Iterable[Sign]:
+    """That there is none is news, too. At a glance (`quick`) it may be that of a campaign."""
+    for sign in asked(found):
+        if quick and sign.level == "failure":
+            means = "a campaign may be measuring here; nothing else can meanwhile"
+            yield dataclasses.replace(sign, level="warning", means=means)
+        else:
+            yield sign
     if not any(f.level != "info" for f in found):
         means = "nobody else's inference is in the figures"
         yield Sign("ok", "other engines", "none is seen to run", means)

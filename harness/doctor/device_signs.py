@@ -69,7 +69,7 @@ def device_signs(
         *_limits(check_up, config, quick),
         *memory(of.get("memory", ()), needs, state.mem_available_bytes),
         *([free_space(check_up.work)] if quick else asked(of.get("space", ()))),
-        *engines(of.get("engines", ())),
+        *engines(of.get("engines", ()), quick),
         *load(of.get("load", ()), (inspection.model.state.cpu_busy_share, state.cpu_busy_share)),
         *_neighbours(check_up, state),
         *asked((*of.get("gates", ()), *of.get("limits", ()))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from harness.doctor.noise import CONFIDENCE, RULES, Noise, ProbeSpread
@@ -86,7 +87,7 @@ def _spread(noise: Noise) -> Iterable[Sign]:
         "spread",
         f"{_pct(spread.log_sd)} between {counted(spread.cells, 'cell')} of equal settings "
         f"({CONFIDENCE:.0%}: {_pct(low)} to {_pct(high)}){tokens}",
-        f"two single cells easily differ by {_pct(2 * 2**0.5 * spread.log_sd)} for no reason",
+        f"two single cells easily differ by {_more(2 * 2**0.5 * spread.log_sd)} for no reason",
         _QUIET if large else None,
     )
 
@@ -227,7 +228,8 @@ def _pairs(resolution: Resolution | None) -> Iterable[Sign]:
         again = "" if r.replaced is None else f", {r.replaced:.0%} of pairs are replaced"
         seen = f"{smallest_in_words(r)} in {POWER:.0%} of campaigns{false}{again} ({how})"
     else:
-        seen = f"roughly {smallest_in_words(r)}: by a rule of thumb, as {r.why_rough}"
+        thumb = "by a rule of thumb, as if no pair were replaced"
+        seen = f"roughly {smallest_in_words(r)}: {thumb} ({r.why_rough})"
     if r.likely_pct is not None:
         low, high = r.likely_pct
         seen += f"; {low:.2g} to {high:.2g} %, as few cells show the spread no better"
@@ -265,6 +267,11 @@ def budget_in_words(r: Resolution) -> str:
 
 def _minutes(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"
+
+
+def _more(log_ratio: float) -> str:
+    """The larger against the smaller."""
+    return f"{100 * math.expm1(log_ratio):.2g} %" if log_ratio < 0.7 else "a factor of two or more"
 
 
 def _pct(log_sd: float) -> str:

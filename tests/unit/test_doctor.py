@@ -195,6 +195,13 @@ def test_another_engine_at_work_stands_against_measuring() -> None:
     assert conclusion(d).startswith("This device cannot be measured on as it is: other engines: ll")
 
 
+def test_at_a_glance_another_engine_may_be_that_of_a_campaign() -> None:
+    engines = (OtherEngine(7, "moe-engine", 0.9),)
+    inspection = Inspection(look(PHONE), look(PHONE), engines, 0.1, 0.05, 0.0, None)
+    (sign,) = signs_of(looked(inspection=inspection, limits=None, evicted=None))["other engines"]
+    assert sign.level == "warning" and "a campaign may be measuring" in sign.means
+
+
 def test_a_glance_tells_what_it_did_not_try() -> None:
     found = signs_of(looked(limits=None, evicted=None))
     for about in ("direct reads", "page cache", "memory limits"):
