@@ -23,7 +23,7 @@ _TITLES = {
 }
 _MEANS: dict[tuple[str, str], str] = {
     ("throttling", "warning"): "what is measured now is a throttled device",
-    ("power", "info"): "it does not limit the clocks",
+    ("power", "info"): "it is not so low that the clocks should suffer",
     ("power", "warning"): "the phone may lower its clocks in the middle of a campaign",
     ("memory", "info"): "cells need not take memory from others",
     ("memory", "warning"): "cells would be killed, or swap",

@@ -65,7 +65,7 @@ def device_signs(
         *_heat_status(check_up, config, of.get("throttling", ())),
         *asked(of.get("power", ())),
         *_direct_io(check_up, of.get("direct_io", ()), quick),
-        *_page_cache(check_up, config, quick),
+        *_page_cache(check_up, config, needs, quick),
         *_limits(check_up, config, quick),
         *memory(of.get("memory", ()), needs, state.mem_available_bytes),
         *([free_space(check_up.work)] if quick else asked(of.get("space", ()))),
@@ -227,17 +227,18 @@ def _kind_of(check_up: CheckUp) -> str:
     return f" ({model.filesystem or 'unknown filesystem'} on {model.device or '?'}{kind})"
 
 
-def _page_cache(check_up: CheckUp, config: Config, quick: bool) -> Iterable[Sign]:
+def _page_cache(check_up: CheckUp, config: Config, needs: Needs, quick: bool) -> Iterable[Sign]:
     about, evicted = "page cache", check_up.evicted
     if quick:
         yield Sign("note", about, _NOT_TRIED, "not known", _TRY)
         return
     if evicted is None or evicted.before_bytes is None or evicted.after_bytes is None:
         yield Sign(
-            "warning",
+            "note" if needs.direct_io else "warning",
             about,
             "how much of the model lies in it is not shown",
-            "whether all cells begin with an equal page cache cannot be told",
+            "whether all cells begin with an equal page cache cannot be told"
+            + ("; direct reads pass it by" if needs.direct_io else ""),
             "make the model's file your own (owner, writable), or use cell.engine.direct_io=true",
         )
     elif evicted.before_bytes == 0:

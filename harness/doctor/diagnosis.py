@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.doctor.device_signs import Heat
 from harness.doctor.noise import Noise
-from harness.doctor.noise_signs import budget_in_words, smallest_in_words, too_noisy
+from harness.doctor.noise_signs import budget_in_words, figure, smallest_in_words, too_noisy
 from harness.doctor.resolution import Resolution
 from harness.doctor.signs import Sign, worst_first
 from harness.errors import DeviceError, Interrupted
@@ -61,10 +61,10 @@ def _differences(d: Diagnosis) -> str:
         return f"How small a difference this device can tell is not known ({why})"
     few = ", as far as the cells before the interruption show" if d.interrupted else ""
     if too_noisy(r):
-        least = r.above_pct if r.smallest_pct is None else r.smallest_pct
+        least = figure((r.above_pct if r.smallest_pct is None else r.smallest_pct) or 0.0)
         return (
-            f"This device is noisy now: only differences beyond about {least:.2g} % can be told "
-            f"within {budget_in_words(r)}{few}"
+            f"This device is noisy now: only differences beyond about {least} % can be told within "
+            f"{budget_in_words(r)}{few}"
         )
     if r.smallest_pct is None:
         return (
@@ -73,7 +73,7 @@ def _differences(d: Diagnosis) -> str:
         )
     about = "roughly" if r.method == "rough" else "about"
     return (
-        f"This device can tell differences of {about} {r.smallest_pct:.2g} % within "
+        f"This device can tell differences of {about} {figure(r.smallest_pct)} % within "
         f"{budget_in_words(r)}{few}"
     )
 

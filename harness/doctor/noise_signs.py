@@ -196,16 +196,16 @@ def _four_cell(noise: Noise) -> Iterable[Sign]:
         return
     share = found.readable / found.candidates
     why = f"; else {found.reasons[0][0]}" if found.reasons else ""
-    bar = "" if found.bar_pct is None else f", and show effects beyond {found.bar_pct:.0f} %"
+    bar = "" if found.bar_pct is None else f"shows effects beyond {found.bar_pct:.0f} %"
     accused = f"; {found.accused} of them held for an effect, wrongly" if found.accused else ""
     yield Sign(
         "ok" if share >= _MOSTLY and not found.accused else "warning",
         "four-cell sessions",
         f"{found.readable} of {found.candidates} candidates readable in {found.sessions} "
         f"{'overlapping sessions' if found.sessions > 1 else 'session'}{accused}{why}",
-        f"+experiment=matched_pair can be read here{bar}"
+        f"+experiment=matched_pair can be read here{bar and f', and {bar}'}"
         if share >= _MOSTLY
-        else f"+experiment=matched_pair is mostly unreadable here{bar} where it is not",
+        else f"+experiment=matched_pair is mostly unreadable here{bar and f'; at best it {bar}'}",
         None if share >= _MOSTLY and not found.accused else "+experiment=sequential_pairs",
     )
 
@@ -232,7 +232,7 @@ def _pairs(resolution: Resolution | None) -> Iterable[Sign]:
         seen = f"roughly {smallest_in_words(r)}: {thumb} ({r.why_rough})"
     if r.likely_pct is not None:
         low, high = r.likely_pct
-        seen += f"; {low:.2g} to {high:.2g} %, as few cells show the spread no better"
+        seen += f"; {figure(low)} to {figure(high)} %, as few cells show the spread no better"
     yield Sign(
         "warning" if too_noisy(r) else "ok",
         about,
@@ -251,10 +251,10 @@ def too_noisy(r: Resolution) -> bool:
 def smallest_in_words(r: Resolution) -> str:
     """The effect, or beyond what it is."""
     if r.smallest_pct is not None:
-        return f"{r.smallest_pct:.2g} %" + (f" ±{r.se_pct:.1g}" if r.se_pct is not None else "")
+        return f"{figure(r.smallest_pct)} %" + (f" ±{r.se_pct:.1g}" if r.se_pct is not None else "")
     if r.below_pct is not None:
-        return f"less than {r.below_pct:.2g} %"
-    return f"more than {r.above_pct or 0:.2g} %"
+        return f"less than {figure(r.below_pct)} %"
+    return f"more than {figure(r.above_pct or 0.0)} %"
 
 
 def budget_in_words(r: Resolution) -> str:
@@ -271,9 +271,15 @@ def _minutes(minutes: float) -> str:
 
 def _more(log_ratio: float) -> str:
     """The larger against the smaller."""
-    return f"{100 * math.expm1(log_ratio):.2g} %" if log_ratio < 0.7 else "a factor of two or more"
+    if log_ratio > math.log(2):
+        return "a factor of two or more"
+    return f"{figure(100 * math.expm1(log_ratio))} %"
 
 
 def _pct(log_sd: float) -> str:
-    percent = 100 * log_sd
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    return f"{figure(100 * log_sd)} %"
+
+
+def figure(percent: float) -> str:
+    """Two digits, and no exponent."""
+    return f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"

@@ -159,9 +159,9 @@ def test_limits_that_cannot_be_had_fail_only_where_they_are_asked_for() -> None:
     [
         (PageCache(2**24, 0), "ok", "evicted whole"),
         (PageCache(2**24, 2**20), "warning", "1.0 of 16.0 MiB of the model stay"),
-        (PageCache(None, None), "warning", "not shown"),
+        (PageCache(None, None), "note", "not shown"),
         (PageCache(0, 0), "note", "was not in it"),
-        (None, "warning", "not shown"),
+        (None, "note", "not shown"),
     ],
 )
 def test_the_page_cache(evicted: PageCache | None, level: str, words: str) -> None:
