@@ -50,7 +50,7 @@ _MOST_IN_FULL = 2
 # a sentence that starts with these starts with a capital; one with a cell's name keeps the name
 _OUR_WORDS = (
     *("nothing can be said", "provisionally, ", "it is not known whether "),
-    *("at a cap of ", "without a cap "),
+    *("at a cap of ", "without a cap ", "greedy output: "),
 )
 # what says nothing about a candidate, and why of several that have each their own reason
 _SILENT: dict[Outcome, str] = {
@@ -61,18 +61,23 @@ _SILENT: dict[Outcome, str] = {
 
 def headline(verdict: CampaignVerdict) -> str:
     """What can be concluded from a campaign, in one sentence of plain text without a full stop."""
-    said = _compared(verdict) if verdict.verdicts else _counted_only(verdict)
-    if verdict.identity:
-        said.append(identity_in_words(verdict.identity))
-    drift = verdict.drift
-    if verdict.verdicts and drift.verdict in _MOVED:
-        change = drift.sentinel_change_pct
-        by = "" if change is None else f" ({change:+.1f} % between its baseline cells)"
-        said.append(f"{_MOVED[drift.verdict]}{by}")
+    identity = [identity_in_words(verdict.identity)] if verdict.identity else []
+    if verdict.verdicts:
+        said = [*_compared(verdict), *identity, *_moved(verdict.drift)]
+    else:
+        said = identity + _counted_only(verdict)
     first, *rest = said
     if first.startswith(_OUR_WORDS):
         first = first[0].upper() + first[1:]
     return "; ".join([first, *rest])
+
+
+def _moved(drift: Drift) -> list[str]:
+    if drift.verdict not in _MOVED:
+        return []
+    change = drift.sentinel_change_pct
+    by = "" if change is None else f" ({change:+.1f} % between its baseline cells)"
+    return [f"{_MOVED[drift.verdict]}{by}"]
 
 
 def _compared(verdict: CampaignVerdict) -> list[str]:
@@ -165,15 +170,18 @@ def _first(reasons: Sequence[str]) -> str:
 
 def _counted_only(verdict: CampaignVerdict) -> list[str]:
     """Of campaigns in which no speeds are compared: what their counters found."""
-    said = _least_read(verdict.eviction) + levels_passed(verdict.levels)
-    if not said:
-        ran = sum(c.status != "unusable" for c in verdict.cells)
-        failed = len(verdict.cells) - ran
-        if not verdict.cells:
-            return ["Nothing was measured"]
-        said = [f"{counted(ran, 'cell')} ran"]
-        said += [f"{failed} gave no result"] if failed else []
-    return [*said, "no speeds are compared: no cell repeats another to show the device's drift"]
+    found = _least_read(verdict.eviction) + levels_passed(verdict.levels)
+    if found or verdict.identity:
+        return [*found, "speeds are not compared"]
+    if not verdict.cells:
+        return ["Nothing was measured"]
+    failed = sum(c.status == "unusable" for c in verdict.cells)
+    ran = counted(len(verdict.cells) - failed, "cell")
+    return [
+        f"{ran} ran",
+        *([f"{failed} gave no speed"] if failed else []),
+        "speeds are not compared: no cell repeats another to show the device's drift",
+    ]
 
 
 def _least_read(rows: Sequence[EvictionRow]) -> list[str]:

@@ -74,13 +74,27 @@ def arms_table(contents: Contents) -> Shown:
     if not arms:
         return Rows("", ("arm",)).shown()
     differing = differing_settings(arms.values())
-    table = Rows(
-        "", ("arm", *differing), notes=(f"in all: {said_of_all(arms.values(), differing)}",)
-    )
+    notes = [f"in all: {said_of_all(arms.values(), differing)}", *_engines(contents)]
+    table = Rows("", ("arm", *differing), notes=notes)
     for name, arm in arms.items():
         own = settings_of(arm)
         table.add(name, *(own[title] for title in differing))
     return table.shown()
+
+
+def _engines(contents: Contents) -> list[str]:
+    """Which engine each arm ran, where they ran several."""
+    ran = {
+        r.arm: (r.identity.engine_build_id, r.identity.engine_sha256)
+        for r in contents.records
+        if r.identity.engine_sha256 is not None or r.identity.engine_build_id is not None
+    }
+    if len(set(ran.values())) < 2:
+        return []
+    return [
+        f"engine of {arm}: build {build or NOT_KNOWN.text}, sha256 {sha256 or NOT_KNOWN.text}"
+        for arm, (build, sha256) in ran.items()
+    ]
 
 
 def briefly(contents: Contents) -> list[tuple[str, str]]:

@@ -52,8 +52,11 @@ class Said:
 
 
 def overall_tone(verdict: CampaignVerdict) -> Tone:
-    """Of all candidates, if they agree."""
-    tones = {tone_of(v.outcome) for v in verdict.verdicts}
+    """Of all candidates, if they agree; what is provisional is nothing to rely on."""
+    tones = {
+        "unsure" if v.outcome.startswith("provisional") else tone_of(v.outcome)
+        for v in verdict.verdicts
+    }
     return tones.pop() if len(tones) == 1 else "unsure" if tones else ""
 
 
@@ -62,7 +65,9 @@ def chips(c: Contents) -> list[Cell]:
     drift = c.verdict.drift
     change = drift.sentinel_change_pct
     by = "" if change is None else f" {change:+.1f} %"
-    made = [Cell(f"drift: {_spaced(drift.verdict)}{by}", tone=tone_of(drift.verdict))]
+    # where nothing is compared it cannot be known, and matters to nobody
+    tone: Tone = tone_of(drift.verdict) if c.verdict.verdicts else ""
+    made = [Cell(f"drift: {_spaced(drift.verdict)}{by}", tone=tone)]
     failed = sum(not r.is_result for r in c.records)
     if failed:
         made.append(Cell(f"{counted(failed, 'cell')} did not end well", tone="bad"))
@@ -108,7 +113,9 @@ def shared_reasons(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
 def effects_table(verdict: CampaignVerdict) -> Shown:
     """A row a candidate."""
     numeric = ("change of tok/s", "from", "to", "change of the typical token", "p", "clean pairs")
-    table = Rows("", ("candidate", "against", "verdict", *numeric), numeric)
+    # only between builds of the engine
+    output = ("greedy output",) if any(v.output is not None for v in verdict.verdicts) else ()
+    table = Rows("", ("candidate", "against", "verdict", *numeric, *output), numeric)
     for v in verdict.verdicts:
         low, high = v.ci_pct or (None, None)
         table.add(
@@ -121,6 +128,7 @@ def effects_table(verdict: CampaignVerdict) -> Shown:
             _percent(v.typical_token_effect_pct),
             number(v.p, ".4f"),
             number(v.clean_pairs, "d"),
+            *(Cell(v.output or "one engine", tone=tone_of(v.output or "")) for _ in output),
         )
     return without_empty_columns(table.shown())
 
@@ -138,7 +146,7 @@ def drift_in_words(verdict: CampaignVerdict) -> str:
 def findings(verdict: CampaignVerdict) -> list[Shown]:
     """What cells found beside speed: every table that a terminal shows of it."""
     return [
-        table_of(data, FINDING_WORDS[name], without=_SENTENCES.get(name, ()))
+        without_empty_columns(table_of(data, FINDING_WORDS[name], without=_SENTENCES.get(name, ())))
         for name, data in finding_tables(verdict, brief=True).items()
         if name not in _APART
     ]

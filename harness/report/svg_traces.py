@@ -56,8 +56,10 @@ def _walls(d: Drawing, column: TraceColumn, styles: Mapping[str, int], place: _P
     axis_left(d, y, x.start, x.end)
     d.text(left + 4, top + 14, "wall time per token, ms (logarithmic)", "label")
     _cells(d, column, column.walls, styles, axes)
+    alone = " alone" if len(column.arms) == 1 else ""
     for arm in column.arms:
-        _line(d, median_trace(column.of_arm(column.walls, arm)), axes, f"median a{styles[arm]}")
+        own = median_trace(column.of_arm(column.walls, arm))
+        _line(d, own, axes, f"median a{styles[arm]}{alone}")
     for index, (first, last) in column.stretches.items():
         _line(d, column.walls[index][first : last + 1], axes, "flagged", first)
 

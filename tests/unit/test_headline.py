@@ -153,8 +153,8 @@ def test_a_survey_says_that_no_speeds_are_compared() -> None:
     cells = (CellVerdict(0, "a", "clean"), CellVerdict(1, "b", "unusable"))
     verdict = CampaignVerdict("c", Drift("unknown", None, ("a survey",)), (), cells=cells)
     assert headline(verdict) == (
-        "1 cell ran; 1 gave no result; "
-        "no speeds are compared: no cell repeats another to show the device's drift"
+        "1 cell ran; 1 gave no speed; "
+        "speeds are not compared: no cell repeats another to show the device's drift"
     )
 
 
@@ -170,7 +170,7 @@ def test_levels_name_how_low_each_cell_went() -> None:
     )
     verdict = CampaignVerdict("c", Drift("unknown", None), (), levels=rows)
     assert headline(verdict).startswith(
-        "baseline passed 2 of 3 memory levels, the lowest 94 MiB; no speeds are compared"
+        "baseline passed 2 of 3 memory levels, the lowest 94 MiB; speeds are not compared"
     )
 
 
@@ -199,7 +199,11 @@ def test_eviction_names_who_reads_least_where() -> None:
     assert "lfu" not in said and "without a cap" not in said
 
 
-def test_identity_is_counted_beside_what_else_there_is() -> None:
+def test_identity_is_what_it_was_asked_for_and_beside_what_else_there_is() -> None:
     rows = (IdentityRow("a", "lru", None, "identical", evictions=3),)
     verdict = CampaignVerdict("c", Drift("unknown", None), (), identity=rows)
-    assert "greedy output: 1 of 1 cell identical to plain" in headline(verdict)
+    assert headline(verdict) == (
+        "Greedy output: 1 of 1 cell identical to plain; speeds are not compared"
+    )
+    beside = dataclasses.replace(verdict, verdicts=(PAIRS,))
+    assert "; greedy output: 1 of 1 cell identical to plain" in headline(beside)
