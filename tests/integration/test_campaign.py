@@ -98,6 +98,10 @@ def test_a_campaign_from_command_line_to_verdict(finished: Finished) -> None:
     done, campaign, _ = finished
     for name in ("config.yaml", "plan.json", "environment.json", "journal.jsonl", "verdict.json"):
         assert (campaign / name).is_file(), name
+    page = (campaign / "report.html").read_text()
+    assert f"report: {campaign / 'report.html'}" in done.stdout
+    assert "Every cell, with the device at its entry (4)" in page
+    assert "+experiment=matched_pair" in page
     assert [r["cell"] for r in records(campaign)] == [
         "baseline",
         "retention",
@@ -371,11 +375,14 @@ def test_an_interrupted_campaign_is_kept_and_resumed(
     )
     kept = records(campaign)
     assert len(kept) >= 1
+    page = campaign / "report.html"
+    assert "planned cell" in page.read_text(), "what there is, and what there is not"
 
     hint = line.partition("python -m harness ")[2].split()
     done = run([sys.executable, "-m", "harness", *hint])
     assert records(campaign)[: len(kept)] == kept
     assert len(records(campaign)) == 4
+    assert "all 4 cells" in page.read_text()
     assert "drift:" in done.stdout
     assert campaigns(tmp_path) == [campaign]
 
