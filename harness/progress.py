@@ -77,6 +77,8 @@ def step_in_words(step: Step, elapsed_s: float, pace: Pace) -> list[str]:
     fields = [step.what]
     if step.done is not None and step.total:
         fields.append(amount(step.done, step.total, step.unit))
+    elif step.done and step.unit == "bytes":
+        fields.append(size(step.done))
     left_s = None
     if step.unit == "bytes":
         if pace.rate is not None:

@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 # what stages do; the others tell that themselves
-_DOES = {"configure": "configuring the engine", "compile": "compiling the engine"}
+_DOES = {"configure": "configuring", "compile": "compiling"}
 
 
 def shown_on(progress: Progress) -> Callable[[BuildProgress], None]:
@@ -77,7 +77,7 @@ def shown_on(progress: Progress) -> Callable[[BuildProgress], None]:
             counted = step.stage == "compile"
             detail = step.message if counted else ""
             what = _DOES[step.stage]
-            progress(Step(what, step.done, step.total, "files", detail), worth_a_line=True)
+            progress(Step(what, step.done, step.total, "steps", detail), worth_a_line=True)
         else:
             progress(Step(step.message), worth_a_line=True)
 

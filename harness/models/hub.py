@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.cachedir import require_space
@@ -13,6 +16,11 @@ from harness.errors import UsageError
 from harness.models.config import HubModel
 
 TIMEOUT_S = 15
+# how often it is looked how much has come
+LOOK_S = 0.5
+
+# bytes that are here, and in all, where that is known
+Tick = Callable[[int, int | None], None]
 
 
 def folder_of(config: HubModel, cache: Path) -> Path:
@@ -30,9 +38,14 @@ def present(config: HubModel, cache: Path) -> Path | None:
 
 
 def locate(
-    config: HubModel, cache: Path, *, fetch: bool, say: Callable[[str], None]
+    config: HubModel,
+    cache: Path,
+    *,
+    fetch: bool,
+    say: Callable[[str], None],
+    tick: Tick = lambda _done, _total: None,
 ) -> tuple[Path, bool]:
-    """The model's first file, and whether it was fetched now.
+    """The model's first file, and whether it was fetched now; `tick` is told, from another thread.
 
     UsageError, one line that says which files to put where, when they are neither here nor to be
     had.
@@ -44,6 +57,8 @@ def locate(
         return found, False
     if not fetch:
         raise UsageError(_by_hand(config, cache, "not here"))
+    # bars of its own would go through what `tick` shows
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         from huggingface_hub import constants, hf_hub_download
     except ImportError:
@@ -63,18 +78,45 @@ def locate(
     for name in config.files:
         say(f"fetching {name} from {config.repo}")
         try:
-            hf_hub_download(
-                repo_id=config.repo,
-                filename=name,
-                revision=config.revision,
-                local_dir=folder,
-                etag_timeout=TIMEOUT_S,
-            )
+            with _watched(folder, config.bytes, tick):
+                hf_hub_download(
+                    repo_id=config.repo,
+                    filename=name,
+                    revision=config.revision,
+                    local_dir=folder,
+                    etag_timeout=TIMEOUT_S,
+                )
         except Exception as e:
             # the library raises some twenty kinds of its own and of its HTTP client's
             why = f"not here, and cannot be fetched ({type(e).__name__})"
             raise UsageError(_by_hand(config, cache, why)) from e
     return folder / config.files[0], True
+
+
+@contextlib.contextmanager
+def _watched(folder: Path, total: int | None, tick: Tick) -> Iterator[None]:
+    """Tell how the folder grows: the library's own way to tell differs from version to version."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            tick(_bytes_below(folder), total)
+
+    watcher = threading.Thread(target=watch, name="hub", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # renamed when it is whole
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _unreachable(endpoint: str) -> str | None:

@@ -209,6 +209,7 @@ class _Resolver:
             self._cache,
             fetch=self._make,
             say=lambda text: self._progress(ModelProgress(text, note=True)),
+            tick=lambda done, total: self._progress(ModelProgress("fetching", done, total)),
         )
         origin: Origin = "fetched" if fetched else "cached"
         found = self.finish(path, None, config.name, "hub", origin)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -402,6 +405,32 @@ def test_a_failed_fetch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(UsageError, match=r"cannot be fetched \(ConnectionError\)") as caught:
         hub.locate(HUB, tmp_path, fetch=True, say=print)
     assert "\n" not in str(caught.value)
+
+
+def test_a_fetch_tells_what_has_come_from_the_first_file_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int | None]] = []
+
+    def download(**kw: Any) -> str:
+        """As the library does it: under another name until it is whole."""
+        target = Path(kw["local_dir"]) / kw["filename"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name("x.incomplete")
+        for size in (1000, 3000):
+            part.write_bytes(bytes(size))
+            wanted = size + 3000 * HUB.files.index(kw["filename"])
+            while (wanted, 6000) not in seen:
+                time.sleep(0.01)
+        return str(part.rename(target))
+
+    fake_hub(monkeypatch, download)
+    monkeypatch.setattr(hub, "LOOK_S", 0.01)
+    config = dataclasses.replace(HUB, bytes=6000)
+    told = lambda done, total: seen.append((done, total))  # noqa: E731
+    hub.locate(config, tmp_path, fetch=True, say=print, tick=told)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert not [t for t in threading.enumerate() if t.name == "hub"]
 
 
 def test_fetched_files_keep_the_paths_of_the_repository(
