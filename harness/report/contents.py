@@ -14,7 +14,7 @@ from harness.analysis.series import Series
 from harness.journal import Event
 from harness.records import CellRecord, Plan
 from harness.rundir import DEFAULT_RUNS_DIR, Sweep
-from harness.tracking_text import without_credentials
+from harness.tracking_text import without_credentials, without_secrets
 from harness.verdicts import CampaignVerdict
 from harness.words import counted, duration
 
@@ -84,7 +84,11 @@ def judge_again(contents: Contents) -> str:
 
 
 def _without_secrets(override: str) -> str:
+    """A path to a key is none, and needed to repeat the campaign."""
     key, is_there, value = override.partition("=")
+    name = key.rpartition(".")[2]
+    if is_there and name != "key_file" and not without_secrets({name: value}):
+        return f"{key}=***"
     return f"{key}={without_credentials(value)}" if is_there else override
 
 

@@ -12,10 +12,10 @@ from harness.report.shown import Cell, Shown
 
 # rows of a table; a comment is read, not scrolled
 _MOST_ROWS = 20
-# everything that Markdown or the HTML in it could take for its own; GitHub also links @ and #
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@$-])")
-# what is only special at a line's beginning, or not at all in words and numbers
-_HARMLESS = re.compile(r"\\([()+-])")
+# what Markdown, or the HTML in it, would take for its own
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$])")
+# what GitHub makes a link of, also where it is escaped: people and issues
+_LINKED = re.compile(r"(@(?=\w)|#(?=\d))")
 
 
 def markdown_report(contents: Contents) -> str:
@@ -107,7 +107,7 @@ def _cell(cell: Cell) -> str:
 def _text(words: str) -> str:
     """In one line, and shown as it is: no markup, no HTML, nobody mentioned."""
     escaped = _SPECIAL.sub(r"\\\1", " ".join(words.split()))
-    return _HARMLESS.sub(r"\1", escaped)
+    return _LINKED.sub(r"\1<!-- -->", escaped)
 
 
 def _html(words: str) -> str:

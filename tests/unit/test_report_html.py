@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from imported_parts import imported_pairs
+from markdown_it import MarkdownIt
 from report_parts import MadeUp, changed, throttled_four_cells, throttled_pairs
 
 from harness.analysis.verdict_words import headline
@@ -134,11 +135,13 @@ def test_the_command_that_repeats_it_is_quoted_for_a_shell(tmp_path: Path) -> No
         "+experiment=sequential_pairs",
         "cell.prompt=it's two words",
         "tracking.uri=http://me:s3cret@host/",
+        "x.api_token=s3cret",
+        "target.key_file=~/.ssh/board",
     )
     contents = read(made.write(tmp_path / "runs"))
     expected = (
         "python -m harness +experiment=sequential_pairs 'cell.prompt=it'\"'\"'s two words' "
-        "tracking.uri=http://host/"
+        "tracking.uri=http://host/ 'x.api_token=***' 'target.key_file=~/.ssh/board'"
     )
     assert expected in Page(html_report(contents)).text
     assert expected in markdown_report(contents)
@@ -239,18 +242,33 @@ def test_whatever_a_campaign_says_is_text(tmp_path: Path) -> None:
     assert page.text.count(NASTY) >= 6
     assert "<b>c&amp;" in page.text, "shown as it is"
     outside_code = re.sub(r"```.*?```", "", markdown_report(contents), flags=re.DOTALL)
-    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", outside_code)
+    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>|!-- -->)", outside_code)
 
 
-def test_markdown_is_not_broken_by_pipes_backticks_and_mentions(
-    four: MadeUp, tmp_path: Path
-) -> None:
-    changed(four, 1, status="failed", status_detail="a|b `c` @you #1 [x](y)\n\n# head", exit_code=1)
+def rendered(text: str) -> Page:
+    """By a real renderer, with what GitHub's has beside CommonMark: tables, and HTML."""
+    return Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+
+
+def test_markdown_comes_out_as_it_was_written(four: MadeUp, tmp_path: Path) -> None:
+    nasty = "a|b `c` @you #1 [x](y) *z* <!-- <br> $q$ ~~s~~"
+    changed(four, 1, status="failed", status_detail=f"{nasty}\n\n# head", exit_code=1)
     four.overrides = ("cell.prompt=```\nrm",)
     text = markdown_report(read(four.write(tmp_path / "runs")))
-    assert r"a\|b \`c\` \@you \#1 \[x\](y) \# head" in text
-    assert "\n# head" not in text
-    assert text.count("````") == 2, "the fence is longer than any in the command"
+    page = rendered(text)
+    said = "".join(page.words)  # what keeps GitHub from a link is no word
+    assert f"exit code 1: {nasty} # head" in said
+    assert "cell.prompt=``` rm" in page.text
+    tags = {tag for tag, _ in page.tags}
+    assert tags <= {
+        *("h3", "p", "ul", "li", "strong", "em", "details", "summary", "pre", "code"),
+        *("table", "thead", "tbody", "tr", "th", "td"),
+    }
+    assert len(page.all("h3")) == 1 and len(page.all("details")) == len(page.all("summary")) >= 3
+    assert not re.search(r"@you|#1", text), "GitHub would tell somebody, or link an issue"
+    rows = [a for a in page.tags if a[0] == "tr"]
+    cells = [a for a in page.tags if a[0] in ("td", "th")]
+    assert len(cells) > 3 * len(rows), "the tables are tables"
 
 
 # --- the verb ------------------------------------------------------------------------------------
