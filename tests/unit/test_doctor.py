@@ -346,7 +346,7 @@ def test_the_rule_of_thumb_is_near_what_is_simulated() -> None:
     assert rough is not None and simulated is not None
     assert (rough.method, simulated.method) == ("rough", "simulated")
     assert rough.smallest_pct is not None and simulated.smallest_pct is not None
-    assert 0.5 < rough.smallest_pct / simulated.smallest_pct < 2
+    assert 0.67 < rough.smallest_pct / simulated.smallest_pct < 1.5
     assert simulated.se_pct is not None and simulated.typical_min is not None
     assert simulated.budget_min is not None and simulated.budget_min > simulated.typical_min
 
