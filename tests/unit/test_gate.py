@@ -14,7 +14,7 @@ from gate_parts import night, with_identity, with_metrics
 
 from harness.cli import main
 from harness.gate.ledger import GATE, read_ledger
-from harness.records import CellRecord, TargetId
+from harness.records import CellRecord, MemoryLevel, TargetId
 
 PASS, REGRESSION, USAGE, UNREADABLE = 0, 1, 2, 3
 
@@ -302,6 +302,27 @@ def test_cells_that_ended_badly_are_an_error_and_no_regression(
     assert "I/O error" in reasons(found)
     suite = check_junit(junit)
     assert (suite.get("errors"), suite.get("failures")) == ("1", "0")
+
+
+def test_a_level_that_is_to_be_refused_is_nothing_to_compare_until_it_is_not(
+    gate: Any, tmp_path: Path
+) -> None:
+    def refused(r: CellRecord) -> CellRecord:
+        if r.arm != "C":
+            return r
+        level = MemoryLevel("C", 24)
+        return dataclasses.replace(r, status="refused", exit_code=4, level=level)
+
+    then, now = (night(tmp_path, day, change=refused) for day in (1, 2))
+    found = gate("--baseline", then, "--candidate", now, code=PASS)
+    assert {c["arm"] for c in found["cases"]} == {"B"}
+    # a level that the engine no longer takes, or takes at last, is news that no number tells
+    ran = night(tmp_path, 3)
+    for words in (
+        ("--baseline", ran, "--candidate", now),
+        ("--baseline", then, "--candidate", ran),
+    ):
+        assert case(gate(*words, code=UNREADABLE), "C")["outcome"] == "none"
 
 
 def test_a_damaged_record_is_left_out_and_a_damaged_journal_gives_no_verdict(
