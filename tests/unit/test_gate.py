@@ -180,8 +180,8 @@ def test_an_arm_that_is_gone_leaves_no_verdict(
     ("own", "words"),
     [
         ({"scenario": "ramp17"}, "the drift is"),
-        ({"scenario": "day40"}, "the drift is"),
-        ({"scenario": "storm"}, "the drift is"),
+        pytest.param({"scenario": "day40"}, "the drift is", marks=pytest.mark.slow),
+        pytest.param({"scenario": "storm"}, "the drift is", marks=pytest.mark.slow),
     ],
 )
 def test_a_day_that_moved_gives_no_verdict_whatever_it_would_be(
@@ -444,6 +444,7 @@ def test_the_history_survives_an_artifact_store_and_damage(gate: Any, tmp_path: 
     assert any("is damaged" in n for n in found["notes"])
 
 
+@pytest.mark.slow
 def test_earlier_campaigns_show_how_much_days_differ(gate: Any, tmp_path: Path) -> None:
     """Days that differ by 4 % hide 6 % that a calm device shows."""
     words = ("--baseline", "last-green", "--candidate")
@@ -465,8 +466,8 @@ def test_earlier_campaigns_show_how_much_days_differ(gate: Any, tmp_path: Path) 
     ("own", "code"),
     [
         ({"effect_pct": -10.0, "pairs": 12}, REGRESSION),
-        ({"effect_pct": 10.0, "pairs": 12}, PASS),
-        ({"effect_pct": 0.0, "pairs": 12}, PASS),
+        pytest.param({"effect_pct": 10.0, "pairs": 12}, PASS, marks=pytest.mark.slow),
+        pytest.param({"effect_pct": 0.0, "pairs": 12}, PASS, marks=pytest.mark.slow),
         ({"effect_pct": -10.0, "pairs": 3}, UNREADABLE),  # provisional
         ({"effect_pct": -30.0, "design": "four_cell"}, UNREADABLE),
     ],
