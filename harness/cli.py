@@ -7,6 +7,7 @@ stderr, `harness: error: ...`; exit codes are those of the contract, as `--help`
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -191,10 +192,11 @@ class SteadyOutput(io.TextIOBase):
     def _gone(self, error: OSError) -> None:
         stream, self._stream = self._stream, None
         if not isinstance(error, BrokenPipeError):
-            print(
-                f"harness: standard output is gone ({error.strerror}); going on without it",
-                file=sys.stderr,
-            )
+            with contextlib.suppress(OSError):  # the same terminal, maybe
+                print(
+                    f"harness: standard output is gone ({error.strerror}); going on without it",
+                    file=sys.stderr,
+                )
         if stream is not None:  # else Python tries once more at its exit, and complains
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

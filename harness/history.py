@@ -13,8 +13,11 @@ from harness.journal import load_records
 from harness.jsonable import from_json, to_json
 from harness.records import Arm, Plan, TargetId
 
-# newest first; older ones were measured on another state of the device
-CAMPAIGNS = 20
+# Newest first. So many that a night finds what it left out for some nights; of one without any of
+# the arms only its plan is read.
+CAMPAIGNS = 200
+# one that is refused at its limit will be again, and as soon
+COMPLETE = ("ok", "refused")
 
 
 def expected_seconds(
@@ -45,8 +48,16 @@ def _durations(
 ) -> dict[str, float]:
     try:
         environment = json.loads((campaign / rundir.ENVIRONMENT).read_bytes())
-        earlier = from_json(Plan, json.loads((campaign / rundir.PLAN).read_bytes()))
         if environment["model_sha256"] != model_sha256:
+            return {}
+        earlier = from_json(Plan, json.loads((campaign / rundir.PLAN).read_bytes()))
+        # the name of an arm does not change what it costs
+        known = {name: _work(arm) for name, arm in earlier.arms.items()}
+        same = {
+            before: [name for name, arm in arms.items() if _work(arm) == work]
+            for before, work in known.items()
+        }
+        if not any(same.values()):
             return {}
         records = load_records(campaign)
     except (OSError, ValueError, KeyError, TypeError, HarnessError):
@@ -54,13 +65,11 @@ def _durations(
     found: dict[str, list[float]] = {}
     for record in records:
         began, ended = record.started_unix_s, record.ended_unix_s
-        if record.status != "ok" or began is None or ended is None:
+        if record.status not in COMPLETE or began is None or ended is None:
             continue
         if target is not None and record.target != target:
             continue
-        # the name of an arm does not change what it costs
-        same = [n for n, arm in arms.items() if _work(arm) == _work(earlier.arms[record.arm])]
-        for name in same:
+        for name in same.get(record.arm, ()):
             found.setdefault(name, []).append(ended - began)
     return {name: statistics.median(values) for name, values in found.items()}
 

@@ -69,7 +69,14 @@ class Terminal:
                 self._process.kill()
                 self._process.wait()
         os.close(self._slave)
+        if self._master >= 0:
+            os.close(self._master)
+
+    def hang_up(self) -> int:
+        """The window is closed; what the command ends with then."""
         os.close(self._master)
+        self._master = -1
+        return self._process.wait(timeout=PATIENCE_S)
 
     @property
     def lines(self) -> list[str]:

@@ -206,7 +206,8 @@ def _carry_out(campaign: Campaign, view: Terminal) -> int:
                 draw_plots(campaign, records, verdict, view)
             with view.doing("writing the report"):
                 write_page(campaign, records, verdict, view)
-            tracker.finish()
+            with view.doing("logging"):
+                tracker.finish()
         except Interrupted as e:
             write_page_of_what_there_is(campaign, view)
             tracker.finish_early()
@@ -247,7 +248,8 @@ def _measure(campaign: Campaign, view: Terminal, tracker: Tracker) -> list[CellR
     with stop.on_signals(), Journal.open(campaign.directory) as journal:
         if not journal.events:
             journal.append(CREATED, overrides=campaign.overrides)
-        tracker.start(stop)  # with the journal: that it is held shows others that this runs
+        with view.doing("getting ready to log"):
+            tracker.start(stop)  # with the journal: that it is held shows others that this runs
         return run_session(
             campaign.plan,
             target=campaign.target,

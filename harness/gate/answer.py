@@ -89,7 +89,9 @@ def _first(request: Request, night: Night, kin: Kin) -> GateResult:
     problems = sound(night, request.metrics)
     notes = list(kin.passed_over)
     state: State = "none" if problems else "first"
-    if problems:
+    if request.accept:
+        words = "there is no green campaign to compare with yet; accepted as the first"
+    elif problems:
         words = "there is no green campaign to compare with yet, and this one cannot be the first"
     else:
         words = "there is no green campaign to compare with yet; recorded as the first"

@@ -59,10 +59,19 @@ class Ledger:
     gates: dict[str, Entry] = field(default_factory=dict)
 
     def is_green(self, metrics: Sequence[Metric]) -> bool:
-        """For these metrics; a regression in any other is not."""
-        states = [e.state for e in self.gates.values()]
-        asked = [self.gates.get(m.name) for m in metrics]
-        return "regression" not in states and all(e is not None and e.state in GREEN for e in asked)
+        """For these metrics, of which a campaign may not have been asked before.
+
+        A regression in any other is not green. A campaign's own verdict compares two arms of it,
+        and does not say how it stands to earlier ones.
+        """
+        states = {name: e.state for name, e in self.gates.items()}
+        known = [s for name, s in states.items() if name in METRICS]
+        asked = [s for m in metrics if (s := states.get(m.name)) is not None]
+        return (
+            "regression" not in states.values()
+            and any(s in GREEN for s in known)
+            and all(s in GREEN for s in asked)
+        )
 
 
 def configuration_of(night: Night) -> str:

@@ -63,10 +63,17 @@ def clean_day_needed(metric: Metric, record: CellRecord) -> bool:
 
 def measured_at_all(metric: Metric, arm: str, *nights: Night) -> bool:
     """False for an arm whose cells ended well and have no such metric: of a cell that scores a text
-    there is no speed, say.
+    there is no speed, say; or that was refused, as it was to be, in every night.
     """
+    if all(n.cells_of(arm) and all(map(_refused_as_asked, n.cells_of(arm))) for n in nights):
+        return False
     ended = [[r for r in n.cells_of(arm) if r.status == "ok"] for n in nights]
     return not all(ended) or any(metric.of(r) is not None for own in ended for r in own)
+
+
+def _refused_as_asked(record: CellRecord) -> bool:
+    """A ladder's level below what the engine needs: a result, with nothing to measure."""
+    return record.status == "refused" and record.is_result
 
 
 def sound(night: Night, metrics: Sequence[Metric]) -> list[str]:

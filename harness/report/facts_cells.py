@@ -114,7 +114,8 @@ def _of_arm(
     if not values:
         return Cell(NOT_MEASURED, absent=True)
     low, high = min(values), max(values)
-    middle = statistics.median_low(values)
+    # a count that was counted, not one between two
+    middle = statistics.median_low(values) if quantity.work else statistics.median(values)
     text, ends = (
         format(middle, quantity.form),
         (format(low, quantity.form), format(high, quantity.form)),

@@ -112,7 +112,10 @@ def shared_reasons(verdicts: Sequence[CandidateVerdict]) -> tuple[str, ...]:
 
 def effects_table(verdict: CampaignVerdict) -> Shown:
     """A row a candidate."""
-    numeric = ("change of tok/s", "from", "to", "change of the typical token", "p", "clean pairs")
+    numeric = (
+        *("change of tok/s", "interval from", "interval to"),
+        *("change of the typical token", "p", "clean pairs"),
+    )
     # only between builds of the engine
     output = ("greedy output",) if any(v.output is not None for v in verdict.verdicts) else ()
     table = Rows("", ("candidate", "against", "verdict", *numeric, *output), numeric)

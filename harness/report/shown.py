@@ -25,6 +25,10 @@ TONES: Mapping[str, Tone] = {
 }
 
 
+# what stands well enough beside its neighbour in a terminal
+_HEADS = {"": "no.", "from": "interval from", "to": "interval to"}
+
+
 @dataclass(frozen=True)
 class Cell:
     """`mark`: what is to be noticed of it, in a word or two; `absent`: there is no value."""
@@ -82,7 +86,7 @@ def table_of(
     columns = [(i, c) for i, c in enumerate(data.columns) if c.key not in without]
     return Shown(
         caption,
-        tuple(c.title or "no." for _, c in columns),
+        tuple(_HEADS.get(c.title, c.title) for _, c in columns),
         tuple(bool(c.form) for _, c in columns),
         tuple(tuple(_value(row[i], c) for i, c in columns) for row in data.rows),
         tuple(notes),
@@ -99,12 +103,14 @@ def without_empty_columns(table: Shown, words: str = NOT_MEASURED) -> Shown:
     if not empty:
         return table
     kept = [i for i in range(len(table.heads)) if i not in empty]
+    # of words there may just be none
+    named = [table.heads[i] for i in empty if table.numeric[i]]
     return Shown(
         table.caption,
         tuple(table.heads[i] for i in kept),
         tuple(table.numeric[i] for i in kept),
         tuple(tuple(row[i] for i in kept) for row in table.rows),
-        (*table.notes, f"{words}: {'; '.join(table.heads[i] for i in empty)}"),
+        (*table.notes, *([f"{words}: {'; '.join(named)}"] if named else [])),
     )
 
 

@@ -55,7 +55,10 @@ def timeline(
     panels = device_panels(cells, spans, clock, device)
     out = left_out(verdict)
     shown = _Cells(cells, spans, styles_of(plan, cells), out, unread_cells(verdict, cells) - out)
-    first, last = spans[0][0], max(end for _, end in spans)
+    # a device is looked at before its cell, too
+    looked = [float(t) for p in panels for _, times, _ in p.curves for t in times]
+    first = min(spans[0][0], *looked, *(start for start, _ in spans))
+    last = max(*looked, *(end for _, end in spans), first)
     x = Scale(first, last if last > first else first + 1, _LEFT, width - _RIGHT)
     height = _TOP + _CELLS + sum(_GAP + _PANEL for _ in panels) + 44
     d = Drawing(width, height, _in_words(cells, panels, verdict))
@@ -114,10 +117,18 @@ def _bars(d: Drawing, shown: _Cells, x: Scale, top: float, bottom: float) -> Non
                 d.rect(a, y(speed), b - a, bottom - y(speed), "hatched")
             if shown.named and b - a >= _LEAST_NAMED:
                 middle = (a + b) / 2 + 4
-                d.text(middle, bottom - 6, _cut(r.cell, bottom - top), "in-cell", turn=-90)
+                d.text(
+                    middle,
+                    bottom - 6,
+                    _cut(f"{r.index}  {r.cell}", bottom - top),
+                    "in-cell",
+                    turn=-90,
+                )
             elif not shown.named and b - a > 7:
                 d.marker((a + b) / 2, bottom - 9, style, "on-cell", min(3.6, (b - a) / 3))
-        if b - a >= _LEAST_NUMBERED or len(shown.cells) <= 16:
+        named_inside = shown.named and speed is not None and b - a >= _LEAST_NAMED
+        roomy = b - a >= _LEAST_NUMBERED or len(shown.cells) <= 16
+        if roomy and not named_inside:
             number_y = (bottom - 14 if speed is None else y(speed)) - 4
             d.text((a + b) / 2, number_y, str(r.index), "tick", "middle")
 

@@ -110,8 +110,8 @@ def page(state: SweepState, gated: tuple[Gated, ...]) -> str:
     lines = [f"## {escaped(state.name)}: {standing(gated)}", ""]
     order: tuple[GateOutcome, ...] = ("regression", "none", "pass")
     for one in sorted(gated, key=lambda g: order.index(g.verdict)):
-        if one.result is None:
-            lines += [f"### {escaped(one.campaign)}: {escaped(one.headline)}", ""]
+        if one.result is None or one.result.kind == "first":  # there is nothing to show but why
+            lines += [f"- {escaped(one.campaign)}: {escaped(one.headline)}", ""]
         elif one.verdict == "regression":
             lines += [f"**{escaped(one.campaign)}**", "", page_of(one.result), ""]
         else:

@@ -19,7 +19,7 @@ from harness import rundir
 from harness.campaign import run as run_campaign
 from harness.campaign.foresight import PLAN_ONLY, Foreseen, Foresight, show
 from harness.campaign.parts import Member
-from harness.configure import compose, parse_overrides
+from harness.configure import compose, parse_overrides, resolved
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.jsonable import from_json
 from harness.sweep.combinations import Combination, combinations
@@ -100,12 +100,19 @@ def _foreseen(
 ) -> list[Foreseen]:
     """All, or a UsageError that names the first campaign that cannot be."""
     foresight, found, wrong = Foresight(view), [], []
+    asked_for: dict[str, int] = {}
     for i, member in enumerate(members):
         name = " ".join(member.varied)
         try:
             if is_night(member.overrides):
                 raise UsageError("a night is a sweep itself; run it without -m")
-            found.append(foresight.of(compose(member.overrides)))
+            data = compose(member.overrides)
+            found.append(foresight.of(data))
+            same = asked_for.setdefault(json.dumps(resolved(data), sort_keys=True, default=str), i)
+            if same != i:
+                view.say(
+                    f"warning: campaigns {same + 1} and {i + 1} are the same ({name})", "yellow"
+                )
         except UsageError as e:
             if not member.varied:
                 raise

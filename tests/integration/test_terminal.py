@@ -90,6 +90,17 @@ def test_a_campaign_shows_where_it_is_and_leaves_its_lines(command: Command) -> 
         assert COLOUR.search(terminal.raw)
 
 
+def test_a_window_that_is_closed_ends_nothing_that_is_to_outlive_it(
+    command: Command, tmp_path: Path
+) -> None:
+    argv = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command(token_ms=50)]
+    with Terminal(argv, REPO, env={}) as terminal:
+        terminal.until(has("baseline   token"))
+        assert terminal.hang_up() == 0
+    (verdict,) = (tmp_path / "runs").glob("*/verdict.json")
+    assert json.loads(verdict.read_text())["verdicts"][0]["candidate"] == "retention"
+
+
 @pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM"])
 def test_an_interrupted_campaign_leaves_the_terminal_in_order(command: Command, how: str) -> None:
     with Terminal(command(token_ms=300), REPO, env={"NO_COLOR": "1"}, columns=40) as terminal:

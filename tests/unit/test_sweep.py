@@ -378,6 +378,16 @@ def test_plan_only_shows_every_plan_and_makes_nothing(
     assert not bench.runs.exists()
 
 
+def test_campaigns_that_come_to_the_same_are_said_to_be(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run(SIZES, "memory=cap,uncapped", "memory.limit_mb=200,300") == 0
+    out = capsys.readouterr().out
+    assert "warning: campaigns 1 and 3 are the same (memory=uncapped memory.limit_mb=200)" in out
+    assert "warning: campaigns 2 and 4 are the same" in out
+    assert out.count("are the same") == 2
+
+
 NIGHT = (
     "+experiment=nightly",
     "nightly.entries=[{experiment: aa}, {experiment: cache_sizes}, {experiment: drop_sweep}]",
