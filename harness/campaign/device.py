@@ -29,13 +29,16 @@ def connect(
     from harness.device.opening import machine_of, open_target
     from harness.progress import Step
 
-    target = open_target(
-        check_target(config.target),
-        say=lambda line: view.say(line, "yellow"),
-        on_transfer=lambda name, done, total: view.progress(Step(f"sending {name}", done, total)),
-    )
-    at_end.callback(target.close)
-    return target, machine_of(target)
+    def show(name: str, done: int, total: int) -> None:
+        whole = Step(f"{name} is there, being checked")
+        view.progress(whole if done >= total else Step(f"sending {name}", done, total))
+
+    where = check_target(config.target)
+    with view.doing(f"connecting ({where.kind})"):
+        target = open_target(where, say=lambda line: view.say(line, "yellow"), on_transfer=show)
+        at_end.callback(target.close)
+        machine = machine_of(target)
+    return target, machine
 
 
 def make_ready(
