@@ -221,6 +221,8 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
         tags["verdict.drift"] = stored.verdict.drift.verdict
         for v in stored.verdict.verdicts:
             tags[name_for_store(f"verdict.{v.candidate}")] = v.outcome
+            if v.output is not None:
+                tags[name_for_store(f"verdict.{v.candidate}.output")] = v.output
         if stored.verdict.identity:
             tags["verdict.identity"] = identity_verdict(stored.verdict.identity)
         points = [

@@ -18,6 +18,8 @@ import pytest
 from fake_builds import fake_build_at
 from ssh_parts import Sshd, needs_sshd
 
+from harness.tracking_data import read_campaign
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 REPO = Path(__file__).resolve().parents[2]
@@ -113,6 +115,16 @@ def test_a_slower_build_is_a_loss_and_what_it_wrote_is_compared(
         (["baseline"], "old"),
         (["candidate"], "new"),
     ]
+    logged = read_campaign(campaign)
+    assert logged.parent.tags["verdict.candidate.output"] == "differs"
+    params = [run.params for run in logged.cells]
+    assert {(p["binary"], p["engine_build_id"]) for p in params} == {
+        (str(old), "old"),
+        (str(new), "new"),
+    }
+    page = (campaign / "report.html").read_text()
+    assert "but its output differs" in page
+
     # no cell runs an engine of the campaign's, so none was built
     assert not (tmp_path / "cache" / "bin").exists()
 
