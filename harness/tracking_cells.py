@@ -6,11 +6,12 @@ MLflow sorts names, and makes a section of charts of what they have before a `/`
 is read for has no group, and the groups begin with letters after `tok_s`: they neither come before
 the few nor stand between them where cells are compared.
 
-- no group: speed, hits, bytes per token, peak memory, and what a mechanism under test did to them
+- no group: speed, hits, bytes per token, peak memory; what of reading ahead was useful, what
+  dropping did to the text. No more than fit into the box that MLflow shows without scrolling
 - `token/`: the single tokens, as the engine wrote them
-- `use/`: what the cell used of the machine: memory, cores, faults, time to load
+- `use/`: what the cell used of the machine: memory, cores, faults; loading and prefill
 - `vitals/`: the device meanwhile: probes, memory available, neighbours, the pause before
-- `work/`: counters of the whole run, equal for equal work, and how likely the text was
+- `work/`: what was done, equal for equal work: counters of the whole run, drops, the text
 
 A per-token series under a summary's name is the *running* value: at token i what the summary would
 be had the cell ended there. Its last value is the summary itself, so a table that shows the latest
@@ -49,11 +50,12 @@ _RAW = ("wall_ms", "io_ms", "compute_ms", "stall_ms", "read_bytes", "majflt")
 _GROUPS: dict[str, tuple[str, ...]] = {
     "use": (
         *("rss_peak_bytes", "anon_within_limit", "majflt_per_token", "invol_ctx_per_token"),
-        *("cpu_wait_share", "cpu_throttled_share", "sampler_cpu_share", "load_s"),
+        *("cpu_wait_share", "cpu_throttled_share", "sampler_cpu_share"),
+        *("load_s", "prefill_tok_s"),
     ),
     "vitals": ("neighbour_cpu_share", "steal_cpu_share"),
-    "token": ("wall_ms_median",),
-    "work": ("hit_rate_total", "nll", "agreement"),
+    "token": ("wall_ms_median", "stall_ms_per_token"),
+    "work": ("hit_rate_total", "nll", "agreement", "dropped_share", "spec_bytes_per_token"),
 }
 _NAMES = {field: f"{group}/{field}" for group, fields in _GROUPS.items() for field in fields}
 

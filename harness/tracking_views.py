@@ -22,12 +22,12 @@ _SECTIONS = (_PLAIN, "token", "use", "vitals", "work")
 # the first in each section, in this order; MLflow adds charts for all others
 _FIRST_CHARTS = {
     _PLAIN: ("tok_s", "hit_rate", "bytes_per_token"),
-    "token": ("wall_ms", "stall_ms", "read_bytes"),
+    "token": ("wall_ms", "read_bytes", "stall_ms", "stall_ms_per_token"),
 }
 # of cells: what speed was bought with, side by side; then whether to believe it
 _CELL_METRICS = (
-    *("tok_s", "hit_rate", "bytes_per_token", "spec_useful_share", "dropped_share"),
-    *("given_perplexity", "anon_peak_bytes"),
+    *("tok_s", "hit_rate", "bytes_per_token", "spec_useful_share", "given_perplexity"),
+    "anon_peak_bytes",
 )
 _WIDE, _NARROW = 190, 80
 
@@ -82,6 +82,7 @@ def _table(
             **(widths or {}),
         },
         "runListHidden": False,
+        "runsHiddenMode": "FIRST_20_RUNS",  # how many its charts show
     }
 
 
@@ -95,7 +96,7 @@ def _charts() -> dict[str, Any]:
                 "metricSectionId": f"harness-{section}",
                 "metricKey": metric if section == _PLAIN else f"{section}/{metric}",
                 "displayName": metric,
-                "runsCountToCompare": 10,
+                "runsCountToCompare": 20,
                 "deleted": False,
                 "isGenerated": True,
                 "lineSmoothness": 0,
@@ -150,7 +151,10 @@ _CELLS = _table(
     [
         _tag("harness.timing"),
         *map(_metric, _CELL_METRICS),
-        *map(_param, ("arm", "level", "cache_mb", "io_threads", "engine_build_id")),
+        *map(
+            _param,
+            ("data_limit_bytes", "arm", "level", "cache_mb", "io_threads", "engine_build_id"),
+        ),
     ],
 )
 

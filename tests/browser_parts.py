@@ -49,11 +49,13 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Viewed:
-    """One page and what it did. `errors`: of its scripts, uncaught or written to the console."""
+    """One page and what it did. `errors`: of its scripts, uncaught or written to the console;
+    `failed`: what it asked for and did not get, `404 http://...`."""
 
     page: Page
     errors: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def shot(self, directory: Path, name: str, *, whole: bool = False) -> Path:
         """`directory/name.png`: what is in the window, or the `whole` page."""
@@ -88,6 +90,12 @@ def viewing(
                 viewed.foreign.append(url)
 
         context.on("request", lambda request: asked(request.url))
+        viewed.page.on(
+            "response",
+            lambda got: (
+                viewed.failed.append(f"{got.status} {got.url}") if got.status >= 400 else None
+            ),
+        )
         viewed.page.on("websocket", lambda socket: asked(socket.url))
         viewed.page.on("pageerror", lambda error: viewed.errors.append(str(error)))
         viewed.page.on(
