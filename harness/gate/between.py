@@ -83,7 +83,7 @@ def between(
     c = [c.value for c in candidate.cells if c.arm == arm]
     change = statistics.fmean(c) - statistics.fmean(b)
     probes = _moved(arm, baseline, candidate)
-    width = _width(len(b), len(c), baseline, candidate, differences)
+    width = _width(len(b), len(c), baseline, candidate, differences if timed else ())
     if width is None:
         return Between(change, None, None, "no arm was run twice, so that nothing shows the spread")
     days = 0.0
@@ -125,6 +125,8 @@ def _width(
         return _Width(max(days, _LEAST_SD), days_freedom, 0.0, words)
     if within is None:
         return None
+    if baseline.drift is None and candidate.drift is None:
+        return _Width(within, freedom, 0.0, f"a spread of {spread:.2%} between cells")
     drifts = [abs(s.drift) for s in (baseline, candidate) if s.drift is not None]
     drift = max(drifts, default=0.0)
     words = (

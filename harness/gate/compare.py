@@ -120,9 +120,11 @@ class _Pair:
                 notes.append(f"{left_out}, as none of the other campaign began like them: {why}")
         if not b or not c:
             side = "baseline" if not b else "candidate"
+            first = next(iter(why_c if b else why_b), None)
             nothing = f"no cell of the {side} campaign can be read"
+            nothing += "" if first is None else f" ({first})"
             return Case(arm, metric.name, "none", cells=(len(b), len(c)), reasons=(nothing, *notes))
-        if metric.kind == "work" and not timed:
+        if metric.kind in ("work", "result") and not timed:
             return _exact(arm, metric, b, c, self.question.margin_pct)
         if metric.name == "anon_within_limit":
             return _kept_within(arm, metric, b, c)

@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.records import CellRecord
 from harness.typed import nearest
 
-Kind = Literal["time", "memory", "work"]
+Kind = Literal["time", "memory", "work", "result"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Metric:
     """`time`: the device's day is in it. `memory`: it varies, but not with the device's speed.
 
     `work`: what the engine did; equal runs must do the same, unless it depends on timing.
+    `result`: of what it computed; that depends on timing only where experts are dropped as well.
     """
 
     name: str
@@ -58,10 +59,10 @@ METRICS = {
         Metric("spec_bytes_per_token", False, "work", "bytes"),
         Metric("spec_useful_share", True, "work"),
         Metric("dropped_share", False, "work"),
-        Metric("nll", False, "work", "nats"),
-        Metric("given_perplexity", False, "work"),
-        Metric("agreement", True, "work"),
-        Metric("perplexity", False, "work"),
+        Metric("nll", False, "result", "nats"),
+        Metric("given_perplexity", False, "result"),
+        Metric("agreement", True, "result"),
+        Metric("perplexity", False, "result"),
     )
 }
 # of `records.Metrics`, what tells of the device and the harness and not of the engine

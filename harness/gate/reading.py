@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 
 from harness.analysis.usable import no_speed
-from harness.gate.comparable import depends_on_timing
+from harness.gate.comparable import depends_on_timing, output_depends_on_timing
 from harness.gate.metrics import Metric
 from harness.gate.nights import Night
 from harness.gate.rule import good_log
@@ -58,6 +58,8 @@ def readable(night: Night, arm: str, metric: Metric) -> tuple[list[CellRecord], 
 
 def clean_day_needed(metric: Metric, record: CellRecord) -> bool:
     """The device's day is in it: in times, and in the work of an arm whose work depends on them."""
+    if metric.kind == "result":
+        return output_depends_on_timing(record)
     return metric.kind == "time" or (metric.kind == "work" and depends_on_timing(record))
 
 
