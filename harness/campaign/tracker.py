@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from harness import rundir
 from harness.analysis.standing import Standing, standing_in_words
 from harness.campaign.parts import Campaign
 from harness.campaign.sinks import first_line
 from harness.events import CellFinished, SessionEvent
 from harness.stopping import StopFlag
 from harness.tracking_process import LoggingProcess
-from harness.tracking_store import default_uri, track_command
+from harness.tracking_store import track_command
 from harness.tracking_text import without_credentials
 from harness.tracking_worker import Request
 
@@ -155,8 +156,11 @@ class Tracker:
     def _where(self) -> str:
         if self._uri is not None:
             return f"logged to {without_credentials(self._uri)}"
-        uri = default_uri(Path(self._campaign.directory).parent)
-        return f"compare runs: mlflow ui --backend-store-uri {shlex.quote(uri)}"
+        words = ["python", "-m", "harness", "ui"]
+        runs_dir = Path(self._campaign.directory).parent
+        if runs_dir != Path(rundir.DEFAULT_RUNS_DIR):
+            words += ["--runs-dir", str(runs_dir)]
+        return f"compare runs: {shlex.join(words)}"
 
 
 def both(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:

@@ -6,15 +6,20 @@ Screenshots: HARNESS_SCREENSHOTS=DIR python -m pytest tests/e2e/test_mlflow_ui.p
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from browser_parts import Viewed, viewing
@@ -221,6 +226,45 @@ def test_it_says_where_to_look(ui: Ui) -> None:
         "cells by token",
         "compare cells",
     ]
+
+
+def status(url: str, host: str) -> int:
+    """Of the answer to a request that names the server `host`."""
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc)) as connection:
+        connection.request("GET", "/", headers={"Host": host})
+        return connection.getresponse().status
+
+
+def test_a_forwarded_port_works_and_a_foreign_name_does_not(ui: Ui) -> None:
+    base = ui.pages["verdict"].partition("#")[0]
+    assert status(base, "localhost:8080") == 200, "ssh -L 8080:127.0.0.1:5000"
+    assert status(base, "127.0.0.1:8080") == 200
+    assert status(base, "attacker.example") == 403
+
+
+def test_it_leaves_nothing_behind_when_it_is_told_to_end_or_its_terminal_goes(ui: Ui) -> None:
+    runs = ui.campaigns[0].directory.parent
+    argv = [sys.executable, "-m", "harness", "ui", "--runs-dir", str(runs)]
+    processes = [
+        subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        for _ in range(2)
+    ]
+    try:
+        said = [p.stdout.readline() for p in processes if p.stdout is not None]
+        ports = {int(line.partition("127.0.0.1:")[2].split()[0]) for line in said}
+        assert len(ports) == 2, "the second takes the next port"
+        for process, number in zip(processes, (signal.SIGTERM, signal.SIGHUP), strict=True):
+            process.send_signal(number)
+        assert [p.wait() for p in processes] == [0, -signal.SIGHUP]
+        for process in processes:
+            with pytest.raises(ProcessLookupError):  # of its process group
+                os.killpg(process.pid, 0)
+        for port in ports:
+            socket.create_server(("127.0.0.1", port)).close()
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_every_campaign_has_its_verdict_in_a_sentence(
