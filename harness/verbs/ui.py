@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness import rundir
 from harness.errors import HarnessError, UsageError
+from harness.tracking_text import without_credentials
 from harness.typed import nearest
 
 LOOPBACK = "127.0.0.1"
@@ -68,7 +69,7 @@ def _campaign_id(name: str) -> str:
 def _point_at(uri: str, names: Sequence[str]) -> int:
     if not uri.startswith(("http://", "https://")):
         raise UsageError(f"--uri {uri}: not the address of a server (http://HOST:PORT)")
-    base = uri.rstrip("/")
+    base = without_credentials(uri).rstrip("/")
     for line in _what_to_look_at(uri, base, names):
         print(line)
     return 0

@@ -12,6 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import HarnessError, UsageError
+from harness.tracking_server import allow_hosts
 from harness.tracking_store import STORE
 from harness.verbs import ui
 
@@ -88,6 +89,20 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = f"http://127.0.0.1:{gone.getsockname()[1]}"
     assert refused("--uri", address).startswith(f"MLflow store {address}: ")
+
+
+@pytest.mark.slow
+def test_beyond_this_machine_its_own_names_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "")  # restored after the test
+    monkeypatch.delenv("MLFLOW_SERVER_ALLOWED_HOSTS")
+    allow_hosts("bench.example")
+    from mlflow.server.fastapi_security import get_allowed_hosts
+    from mlflow.server.security_utils import is_allowed_host_header
+
+    allowed = get_allowed_hosts()
+    for host in ("bench.example", "bench.example:5000", "localhost:1", "192.168.0.7:5000"):
+        assert is_allowed_host_header(allowed, host), host
+    assert not is_allowed_host_header(allowed, "attacker.example")
 
 
 @pytest.mark.slow
