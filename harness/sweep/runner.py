@@ -200,13 +200,15 @@ def _resume(directory: Path, overrides: Sequence[str], *, multirun: bool) -> int
 def _placed(state: SweepState, runs_dir: Path) -> SweepState:
     """Campaigns still to begin lie beside the others, wherever this process was started."""
     moved = f"runs_dir={rundir.as_value(str(runs_dir))}"
+    there: dict[tuple[str, ...], bool] = {}  # all say the same, mostly
     parts = []
     for part in state.parts:
         rest = tuple(o for o in part.overrides if not o.lstrip("+").startswith("runs_dir="))
-        own = [o for o in part.overrides if o not in rest]
-        there = Path(str(compose(own)["runs_dir"]))
-        same = there.resolve() == runs_dir.resolve()
-        parts.append(part if same else dataclasses.replace(part, overrides=(*rest, moved)))
+        own = tuple(o for o in part.overrides if o not in rest)
+        if own not in there:
+            there[own] = Path(str(compose(own)["runs_dir"])).resolve() == runs_dir.resolve()
+        kept = part if there[own] else dataclasses.replace(part, overrides=(*rest, moved))
+        parts.append(kept)
     return dataclasses.replace(state, parts=tuple(parts))
 
 
