@@ -49,7 +49,10 @@ def empty_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
-            column, justify="left" if column in _WORDS else "right", no_wrap=column not in _LONG
+            column,
+            justify="left" if column in _WORDS else "right",
+            no_wrap=column not in _LONG,
+            overflow="fold" if column in _LONG else "ellipsis",
         )
     return table
 

@@ -48,9 +48,9 @@ _WITH_RESUME = ("resume", "runs_dir", "plan_only")
 
 def run(overrides: Sequence[str], *, multirun: bool) -> int:
     """What a command line asks for: one campaign, or a sweep of them; the process's exit code."""
-    resumed = _resumed(overrides)
+    resumed = _resumed(overrides, multirun=multirun)
     if resumed is not None:
-        return _resume(resumed, overrides, multirun=multirun)
+        return _resume(resumed, overrides)
     if is_night(overrides):
         name, night, members = night_of(overrides)
         return _start(name, members, overrides, night.budget_s)
@@ -162,16 +162,19 @@ def _show_plans(state: SweepState, foreseen: Sequence[Foreseen], view: Terminal)
     view.say(PLAN_ONLY)
 
 
-def _resumed(overrides: Sequence[str]) -> Path | None:
+def _resumed(overrides: Sequence[str], *, multirun: bool) -> Path | None:
     """The directory of the sweep that is to be taken up; None: a campaign, or none."""
-    said = {o.key_or_group: str(o.input_line) for o in parse_overrides(overrides)}
+    parsed = parse_overrides(overrides)
+    said = {o.key_or_group: str(o.input_line) for o in parsed if not o.is_sweep_override()}
     if "resume" not in said:
         return None
+    if multirun:
+        raise UsageError("-m: resume= takes up what is stored, as it is stored; leave -m out")
     data = compose([said[key] for key in ("resume", "runs_dir") if key in said])
     return find_sweep(str(data["resume"]), Path(str(data["runs_dir"])))
 
 
-def _resume(directory: Path, overrides: Sequence[str], *, multirun: bool) -> int:
+def _resume(directory: Path, overrides: Sequence[str]) -> int:
     from harness.report.terminal import Terminal
 
     for override in parse_overrides(overrides):
@@ -179,8 +182,6 @@ def _resume(directory: Path, overrides: Sequence[str], *, multirun: bool) -> int
             raise UsageError(
                 f"{override.input_line}: a sweep is taken up as it was stored; leave it out"
             )
-    if multirun:
-        raise UsageError("-m: a sweep is taken up as it was stored; leave it out")
     view = Terminal()
     try:
         with held(directory):

@@ -81,6 +81,7 @@ def test_what_is_not_varied_stays_as_it_was_written() -> None:
         (["a=1,2", "++a=3"], ["a: given 2 times"]),
         (["runs_dir=a,b"], ["'runs_dir=a,b'", "one value"]),
         (["plan_only=true,false"], ["one value"]),
+        (["resume=a,b"], ["'resume=a,b'", "one value"]),
         ([f"a=range({MOST})", "b=1,2"], [f"{2 * MOST} campaigns", f"at most {MOST}"]),
         (["a=1,"], ["'a=1,'", "not readable"]),
     ],
