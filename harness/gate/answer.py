@@ -47,7 +47,7 @@ def answer(request: Request) -> GateResult:
     try:
         night = read_night(request.candidate)
     except DeviceError as e:
-        return _unread(request, str(e))
+        return unread(request, str(e))
     _check_arms(request, night)
     kin = kin_of(night, request.runs_dir)
     if request.baseline is None:
@@ -63,7 +63,7 @@ def answer(request: Request) -> GateResult:
     try:
         then = read_night(baseline)
     except DeviceError as e:
-        return _unread(request, str(e))
+        return unread(request, str(e))
     return _compared(request, then, night, kin)
 
 
@@ -199,8 +199,8 @@ def _state(outcome: str) -> State:
     return "pass" if outcome == "pass" else "regression" if outcome == "regression" else "none"
 
 
-def _unread(request: Request, why: str) -> GateResult:
-    """A damaged campaign: no pass, and nobody is accused."""
+def unread(request: Request, why: str) -> GateResult:
+    """A campaign that is damaged, or could not be measured: no pass, and nobody is accused."""
     case = Case("-", request.metrics[0].name, "none", reasons=(why,))
     return GateResult(
         verdict="none",
@@ -208,7 +208,7 @@ def _unread(request: Request, why: str) -> GateResult:
         kind="campaigns",
         headline=headline("none", [case], request.margin_pct, None),
         baseline=request.baseline,
-        candidate=request.candidate.name,
+        candidate=request.candidate.name if (request.candidate / rundir.PLAN).is_file() else "-",
         experiment="",
         margin_pct=request.margin_pct,
         metrics=tuple(m.name for m in request.metrics),

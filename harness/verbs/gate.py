@@ -6,16 +6,19 @@ import argparse
 import contextlib
 import json
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import rundir
-from harness.errors import UsageError
+from harness.errors import DeviceError, HarnessError, UsageError
 
 if TYPE_CHECKING:
+    from harness.gate.answer import Request
     from harness.gate.result import GateResult
 
+NO_VERDICT = 3
 RunCampaign = Callable[[Sequence[str]], int]
 _EXIT_CODES = (
     "exit codes: 0 pass; 1 regression, or another output; 3 no readable verdict (a contaminated "
@@ -68,6 +71,16 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str], run_campaign: RunCampaign) -> int:
     """Run the verb; returns the exit code. `run_campaign`: by its overrides, to its exit code."""
     args = parser().parse_args(argv)
+    try:
+        return _gate(args, run_campaign)
+    except (HarnessError, KeyboardInterrupt):
+        raise
+    except Exception:  # a fault of ours would end with 1, which accuses the engine
+        traceback.print_exc()
+        return NO_VERDICT
+
+
+def _gate(args: argparse.Namespace, run_campaign: RunCampaign) -> int:
     _check(args)
     from harness.gate.answer import Request, answer
     from harness.gate.metrics import metrics_named
@@ -87,13 +100,21 @@ def main(argv: list[str], run_campaign: RunCampaign) -> int:
     )
     if args.candidate is not None:
         return _tell(answer(request), args)
+    return _tell(_measured(request, args, run_campaign), args)
+
+
+def _measured(request: Request, args: argparse.Namespace, run_campaign: RunCampaign) -> GateResult:
+    """The answer of a campaign that is run now. What fails on the way accuses no engine."""
+    from harness.gate.answer import unread
     from harness.gate.rerun import run_and_answer
 
     # what the campaign tells while it runs is not the answer
     apart = contextlib.redirect_stdout(sys.stderr) if args.json or args.md == "-" else None
-    with apart or contextlib.nullcontext():
-        result = run_and_answer(request, args.overrides, run_campaign)
-    return _tell(result, args)
+    try:
+        with apart or contextlib.nullcontext():
+            return run_and_answer(request, args.overrides, run_campaign)
+    except DeviceError as e:
+        return unread(request, str(e))
 
 
 def _check(args: argparse.Namespace) -> None:

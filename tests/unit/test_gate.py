@@ -349,6 +349,25 @@ def test_a_damaged_record_is_left_out_and_a_damaged_journal_gives_no_verdict(
         assert "line 1 is damaged" in reasons(found)
 
 
+def test_what_fails_on_the_way_accuses_nobody(
+    stored: dict[str, Path], gate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(stored["same"], copy)
+    (copy / "journal.jsonl").write_text("nonsense\n")
+    junit = tmp_path / "junit.xml"
+    found = gate("--baseline", copy, "--junit", junit, code=UNREADABLE)  # would run a campaign
+    assert "line 1 is damaged" in reasons(found)
+    assert check_junit(junit).get("skipped") == "1"
+    assert "there is nothing to run again" in gate("--baseline", stored["same"], code=USAGE)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("harness.gate.answer.read_night", broken)
+    assert main(["gate", "--candidate", str(stored["same"])]) == UNREADABLE
+
+
 def test_a_campaign_that_did_not_end_gives_no_verdict(
     stored: dict[str, Path], gate: Any, tmp_path: Path
 ) -> None:
