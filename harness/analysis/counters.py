@@ -173,10 +173,11 @@ def unasked_differences(candidate: CellRecord, baseline: CellRecord) -> Comparis
 
 def another_engine(a: CellRecord, b: CellRecord) -> bool:
     """Whether two cells were to run different engines."""
-    return _sha256_asked(a) != _sha256_asked(b)
+    return engine_asked(a) != engine_asked(b)
 
 
-def _sha256_asked(record: CellRecord) -> str | None:
+def engine_asked(record: CellRecord) -> str | None:
+    """The SHA-256 of the engine that its cell brought; None: the campaign's engine."""
     return None if record.binary is None else record.binary.sha256
 
 

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from harness.analysis.attribution_words import attribution_table
+from harness.analysis.counters import engine_asked
 from harness.analysis.eviction import eviction_rows, eviction_table
 from harness.analysis.evidence import cells_table, looks_table, pairs_table
 from harness.analysis.identity import identity_rows, identity_table
@@ -24,12 +25,18 @@ from harness.verdicts import CampaignVerdict
 def with_findings(
     verdict: CampaignVerdict, records: Sequence[CellRecord], outputs: Mapping[int, Output]
 ) -> CampaignVerdict:
-    """`outputs`: what cells generated, by their index."""
+    """`outputs`: what cells generated, by their index.
+
+    What a policy or fewer experts change is told by cells of one engine alone.
+    """
+    by_engine: dict[str | None, list[CellRecord]] = {}
+    for record in records:
+        by_engine.setdefault(engine_asked(record), []).append(record)
     return dataclasses.replace(
         verdict,
         levels=level_rows(records),
-        topk=topk_rows(records, outputs),
-        eviction=eviction_rows(records),
+        topk=tuple(row for own in by_engine.values() for row in topk_rows(own, outputs)),
+        eviction=tuple(row for own in by_engine.values() for row in eviction_rows(own)),
         identity=identity_rows(records, outputs),
     )
 

@@ -19,7 +19,7 @@ from harness.analysis.capped import (
     scores_a_text,
     smallest_cap_first,
 )
-from harness.analysis.counters import drops, flag_value
+from harness.analysis.counters import another_engine, drops, engine_asked, flag_value
 from harness.analysis.outputs import Output, difference_in_words
 from harness.analysis.tables import Column, Data
 from harness.findings import IdentityRow, Likeness
@@ -43,15 +43,22 @@ def identity_rows(
     """Every paging cell that decodes as the plain one does, smallest cap first.
 
     `outputs`: by the cell's index. Empty without a plain cell, or without one to compare with it.
+    Where several engines have a plain cell, each is measured by its own.
     """
     decoding = [r for r in records if not scores_a_text(r)]
-    plain = next((r for r in decoding if policy_of(r) is None), None)
-    if plain is None:
+    plain: dict[str | None, CellRecord] = {}
+    for r in decoding:
+        if policy_of(r) is None:
+            plain.setdefault(engine_asked(r), r)
+    if not plain:
         return ()
+    first = next(iter(plain.values()))
+    measures = [(r, plain.get(engine_asked(r), first)) for r in decoding]
     rows = [
-        _row(record, plain, outputs)
-        for record in decoding
-        if policy_of(record) is not None and decodes_given_text(record) == decodes_given_text(plain)
+        _row(record, measure, outputs)
+        for record, measure in measures
+        if policy_of(record) is not None
+        and decodes_given_text(record) == decodes_given_text(measure)
     ]
     return tuple(sorted(rows, key=lambda row: smallest_cap_first(row.cap_bytes)))
 
@@ -90,6 +97,8 @@ def _other_work(record: CellRecord, plain: CellRecord) -> str | None:
     """The first setting that may change the output by itself."""
     if drops(record):
         return f"{record.cell} drops experts, and with them parts of the result"
+    if another_engine(record, plain):
+        return f"{plain.cell} ran another engine"
     for field, name in _SAME_FIELDS.items():
         own, its = getattr(record.identity, field), getattr(plain.identity, field)
         if own is None or own != its:

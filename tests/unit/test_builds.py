@@ -11,10 +11,11 @@ import pytest
 from cell_parts import FAKE_ENGINE, Numbers, fake_build, make_arm
 from cell_parts import make_plan as plan_of
 from fake_builds import fake_build_at
-from record_parts import paging
+from record_parts import paging, plain
 
 from harness.analysis.builds import with_builds
 from harness.analysis.counters import unasked_differences
+from harness.analysis.found import with_findings
 from harness.analysis.outputs import Output
 from harness.analysis.verdict_words import headline, numbers_in_words
 from harness.build import cached_engine, given_binary, given_engine
@@ -456,6 +457,37 @@ def test_what_changes_the_output_by_itself_is_not_held_against_the_build() -> No
     assert "depends on which experts" in dropping.reasons[0]
     assert judged(other, again="f" * 64).output == "not shown"
     assert judged(None).output == "not shown"
+
+
+def test_policies_and_identity_are_of_one_engine_each() -> None:
+    def cells(binary: GivenBinary | None, index: int, read: float) -> list[CellRecord]:
+        name = "own" if binary else "its"
+        made = [
+            paging(f"{name}_lru", 90, index=index, metrics=Metrics(bytes_per_token=read)),
+            paging(
+                f"{name}_ls", 90, index=index + 1, evict="ls", metrics=Metrics(bytes_per_token=8.0)
+            ),
+            plain(cell=f"{name}_plain", index=index + 2),
+        ]
+        return [dataclasses.replace(r, binary=binary) for r in made]
+
+    def found(records: list[CellRecord]) -> CampaignVerdict:
+        outputs = {r.index: Output((r.index // 3,), b"") for r in records}
+        return with_findings(CampaignVerdict("c", Drift("unknown", None), ()), records, outputs)
+
+    records = cells(None, 0, 10.0) + cells(NEW, 3, 4.0)
+    both = found(records)
+    assert [(r.cell, r.read_vs_lru) for r in both.eviction] == [
+        *(("its_lru", 1.0), ("its_ls", 0.8), ("own_lru", 1.0), ("own_ls", 2.0)),
+    ]
+    # each wrote what its own plain cell wrote, and not what the other engine did
+    assert {r.likeness for r in both.identity} == {"identical"}
+    without = {r.cell: r for r in found(records[:-1]).identity}
+    assert without["its_ls"].likeness == "identical"
+    assert (without["own_ls"].likeness, without["own_ls"].detail) == (
+        "not shown",
+        "its_plain ran another engine",
+    )
 
 
 def test_the_fake_engine_is_no_build_to_compare_with() -> None:
