@@ -78,6 +78,10 @@ def _compared(request: Request, then: Night, now: Night, kin: Kin) -> GateResult
     cases = compare(then, now, question)
     new = [a for a in now.arms if a not in then.arms]
     notes = [f"{a} is not in the baseline campaign: nothing to compare it with" for a in new]
+    if then.device is None and now.device is None:
+        notes.append("neither campaign says which device it ran on: taken for the same")
+    if not then.plan.arms and not now.plan.arms:
+        notes.append("neither campaign has its settings on record: arms are known by their names")
     if set(then.builds) == set(now.builds) and then.builds:
         notes.append("both campaigns ran the same build of the engine")
     result = _result(request, "campaigns", now, cases, notes=[*notes, *kin.passed_over], then=then)

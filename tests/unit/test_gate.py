@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gate_parts import night, with_identity, with_metrics
+from imported_parts import imported_pairs
 
 from harness.cli import main
 from harness.gate.ledger import GATE, read_ledger
@@ -614,3 +615,17 @@ def test_wrong_usage_is_one_line(
         assert main(["gate", *named]) == USAGE
         return
     assert words in gate(*named, code=USAGE)
+
+
+def test_imports_are_compared_by_what_they_know(
+    gate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("then", "now"):
+        (tmp_path / name).mkdir()
+    then, now = (imported_pairs(tmp_path / name) for name in ("then", "now"))
+    capsys.readouterr()
+    found = gate("--baseline", then, "--candidate", now, code=UNREADABLE)
+    assert "which device it ran on" in " ".join(found["notes"])
+    assert "arms are known by their names" in " ".join(found["notes"])
+    assert "no probe ran before the cells" in reasons(found), "nothing shows two days alike"
+    assert gate("--candidate", now, code=REGRESSION)["kind"] == "verdict"
