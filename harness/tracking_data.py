@@ -231,6 +231,7 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
             if value is not None
         ]
     status = _campaign_status(stored)
+    tags["harness.order"] = stored.directory.name
     tags["harness.verdict"] = cut(_in_a_sentence(stored, status), TAG_CHARS)
     tags[NOTE] = cut(_campaign_note(stored, status), TAG_CHARS)
     names = (
