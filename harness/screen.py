@@ -77,6 +77,14 @@ class Screen:
         for line in captured.get().splitlines():  # rich fills the last column with blanks
             self.say(line.rstrip())
 
+    def room_beside(self, table: Table) -> int | None:
+        """Columns that are left beside it; None where this is no terminal, and lines are long."""
+        if not self.rewrites:
+            return None
+        width = self._console.width
+        wide = self._console.options.update(width=10 * PLAIN_WIDTH)
+        return width - self._console.measure(table, options=wide).maximum
+
     # --- the block ---
 
     def show(self, block: Block | None) -> None:

@@ -38,7 +38,8 @@ _WORDS = (
     *("campaign", "what it found", "drift", "directory"),
 )
 # sentences, which may take several lines
-_LONG = ("reasons", "notes", "note", "campaign", "what it found")
+SENTENCE_WIDTH = 24  # narrower than that it cannot be read
+LONG = ("reasons", "notes", "note", "campaign", "what it found")
 
 
 _OF_PAGING = ("io threads", "direct io", "dense")
@@ -51,8 +52,8 @@ def empty_table(*columns: str) -> Table:
         table.add_column(
             column,
             justify="left" if column in _WORDS else "right",
-            no_wrap=column not in _LONG,
-            overflow="fold" if column in _LONG else "ellipsis",
+            no_wrap=column not in LONG,
+            overflow="fold" if column in LONG else "ellipsis",
         )
     return table
 
@@ -64,6 +65,29 @@ def table_of(data: Data, without: tuple[str, ...] = ()) -> Table:
     for row in data.rows:
         table.add_row(*(_cell(row[i], data.columns[i].form) for i in shown))
     return table
+
+
+def rows_of(data: Data, without: tuple[str, ...]) -> list[str]:
+    """Every row as a line, what is there of it: `cell 0 baseline, tok/s 247.66, ...`."""
+    return [
+        ", ".join(
+            f"{column.title} {_cell(value, column.form).plain}".strip()
+            for column, value in zip(data.columns, row, strict=True)
+            if column.key not in without and value is not None
+        )
+        for row in data.rows
+    ]
+
+
+def sentences_of(data: Data, keys: tuple[str, ...]) -> list[str]:
+    """The columns `keys` of every row as lines of their own, by the first of its other values."""
+    name = next(i for i, column in enumerate(data.columns) if column.key not in keys)
+    lines = []
+    for row in data.rows:
+        for column, value in zip(data.columns, row, strict=True):
+            if column.key in keys and value is not None:
+                lines.append(f"  {row[name]} {column.title}: {value}")
+    return lines
 
 
 def _cell(value: Value, form: str) -> Text:

@@ -29,11 +29,15 @@ from harness.progress import Progress, Step
 from harness.records import CellRecord, Coins, Plan, Prediction
 from harness.report.running import Running
 from harness.report.tables import (
+    LONG,
+    SENTENCE_WIDTH,
     STYLES,
     UNSURE,
     differing_settings,
     empty_table,
+    rows_of,
     said_of_all,
+    sentences_of,
     settings_of,
     table_of,
 )
@@ -70,9 +74,22 @@ class Terminal:
         self.progress.close()
         self._screen.close()
 
-    def table(self, data: tables.Data) -> None:
-        """One that stays."""
-        self._screen.table(table_of(data))
+    def table(self, data: tables.Data, without: tuple[str, ...] = ()) -> None:
+        """One that stays. Where a terminal is too narrow for its sentences they come below it;
+        where it is too narrow for its numbers, which would be cut, every row is a line."""
+        sentences = tuple(c.key for c in data.columns if c.title in LONG and c.key not in without)
+        short = table_of(data, without + sentences)
+        room = self._screen.room_beside(short)
+        if room is None or room >= SENTENCE_WIDTH * len(sentences):
+            self._screen.table(table_of(data, without))
+            return
+        if room >= 0:
+            self._screen.table(short)
+        else:
+            for line in rows_of(data, without + sentences):
+                self.say(line)
+        for line in sentences_of(data, sentences):
+            self.say(line)
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
@@ -164,7 +181,7 @@ class Terminal:
         clear = all(r.cell == r.arm or r.role == "sentinel" for r in records)
         self.say("")
         hidden = ("index", "arm") if clear else ("index",)
-        self._screen.table(table_of(tables.results(named), without=hidden))
+        self.table(tables.results(named), hidden)
         for record in records:
             routes = record.forced_routes
             if routes is not None and not routes.exact:
@@ -178,7 +195,7 @@ class Terminal:
     def _prediction(self, cell: str, prediction: Prediction) -> None:
         self.say("")
         self.say(f"{cell}: predictors against the router; the speed of a probed run says nothing")
-        self._screen.table(table_of(tables.predictors(prediction)))
+        self.table(tables.predictors(prediction))
         self.say(f"routings that the stale gate could not rank: {prediction.unscored_routings}")
         control = tables.control_share(prediction)
         if control is None or control < tables.CONTROL_AT_LEAST:
@@ -190,7 +207,7 @@ class Terminal:
             )
         self.say("")
         self.say("slot overlap by layer")
-        self._screen.table(table_of(tables.predictors_by_layer(prediction)))
+        self.table(tables.predictors_by_layer(prediction))
 
     def verdict(self, verdict: CampaignVerdict) -> None:
         """What the cells found, the drift verdict, and every candidate's with reasons.
@@ -200,7 +217,7 @@ class Terminal:
         for name, data in finding_tables(verdict, brief=True).items():
             self.say("")
             self.say(FINDING_WORDS[name])
-            self._screen.table(table_of(data, without=_HIDDEN.get(name, ())))
+            self.table(data, _HIDDEN.get(name, ()))
             if name == "levels":
                 for line in details_in_words(verdict.levels):
                     self.say(line)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pyte
 import pytest
 from cell_parts import PLAIN, make_arm, make_plan, with_engine
 
+from harness.analysis.tables import Column, Data
 from harness.analysis.verdict_labels import DRIFT_WORDS, OUTCOME_WORDS
 from harness.events import CellFinished, CellProgress, CellStarted, Waiting
 from harness.findings import EvictionRow, IdentityRow, TopKRow
@@ -169,6 +171,39 @@ def test_a_terminal_counts_down_in_place(monkeypatch: pytest.MonkeyPatch) -> Non
         "cell 2 of 4 cache_half: 12.35 tok/s, 128 tokens"
     ]
     assert (left.cursor.x, left.cursor.y, left.cursor.hidden) == (0, 1, False)
+
+
+SENTENCES = Data(
+    (Column("index", "", "d"), Column("cell", "cell"), Column("reasons", "reasons")),
+    ((3, "spec2", "its threads waited for a core for 136% of its time"), (4, "sentinel", None)),
+)
+
+
+@pytest.mark.parametrize(("columns", "beside"), [(80, True), (46, True), (30, False)])
+def test_sentences_that_a_terminal_has_no_room_for_come_below_their_table(
+    monkeypatch: pytest.MonkeyPatch, columns: int, beside: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = re.sub(r"\x1b\[[\d;]*m", "", shown(("table", SENTENCES), stream=Tty()))
+    header, *rows = (" ".join(line.split()) for line in text.splitlines())
+    sentence = str(SENTENCES.rows[0][2])
+    assert ("reasons" in header) is beside
+    if beside:
+        assert " ".join(rows) == f"3 spec2 {sentence} 4 sentinel -"
+    else:
+        assert rows == ["3 spec2", "4 sentinel", f"3 reasons: {sentence}"]
+
+
+def test_numbers_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = shown(("results", [replace(RECORD, status="failed"), RECORD]), stream=Tty())
+    assert "…" not in text
+    row = "cell 1 cache_half, tok/s 12.35, hit rate 50.0%, MiB/token 3.00, anon MiB 64.0, status"
+    assert text.splitlines()[1:] == [f"{row} failed", f"{row} ok"]
 
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
