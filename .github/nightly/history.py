@@ -123,6 +123,7 @@ def moment(directory: Path) -> str:
 def forget_runs(runs_dir: Path, names: set[str]) -> None:
     """The MLflow runs of campaigns and nights that are gone, with their artifacts."""
     from mlflow import MlflowClient
+    from mlflow.cli import gc as collect
 
     uri = f"sqlite:///{(runs_dir / 'mlflow.db').resolve()}"
     client = MlflowClient(uri)
@@ -141,8 +142,7 @@ def forget_runs(runs_dir: Path, names: set[str]) -> None:
                 break
     for run_id in gone:  # not while paging: pages would move
         client.delete_run(run_id)
-    command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", uri]
-    subprocess.run([*command, "--tracking-uri", uri], check=True)
+    collect(["--backend-store-uri", uri, "--tracking-uri", uri], standalone_mode=False)
     for run_id in gone:  # it leaves an empty directory
         shutil.rmtree(runs_dir / "mlartifacts" / run_id, ignore_errors=True)
 

@@ -273,19 +273,17 @@ def test_a_night_runs_what_fits_its_budget_and_each_night_is_gated_by_those_befo
     entries = (
         "{experiment: predictor_accuracy}",
         "{experiment: cache_sizes, overrides: ['schedule.spacing_s=1000']}",
-        "{experiment: predictor_accuracy, overrides: ['cell.engine.io_threads=1']}",
     )
     said = sweep(runs, "nightly", f"nightly.entries=[{', '.join(entries)}]")
-    first, left_out, last = said["parts"]
-    assert [p["status"] for p in (first, left_out, last)] == ["ran", "left_out", "ran"]
+    first, left_out = said["parts"]
+    assert [p["status"] for p in (first, left_out)] == ["ran", "left_out"]
     # three pauses, and the one after the campaign before
     assert left_out["why"].startswith("expected 1 h 6 min + 4 cells unknown, 9 min ")
-    assert "2 of 3 campaigns ran, 1 left out" in (out / "night.md").read_text()
-    for part in (first, last):
-        told = json.loads((runs / part["campaign"] / "sweep.json").read_text())
-        assert (told["id"], told["name"], told["count"]) == (said["id"], "nightly", 3)
-    # lanes are no matter of what is read, but another configuration: nothing to compare with
-    assert [g["verdict"] for g in said["gate"]] == ["none", "none"]
+    assert "1 of 2 campaigns ran, 1 left out" in (out / "night.md").read_text()
+    told = json.loads((runs / first["campaign"] / "sweep.json").read_text())
+    assert (told["id"], told["name"], told["count"]) == (said["id"], "nightly", 2)
+    # there is nothing to compare the first night with, and what was left out is asked nothing
+    assert [g["verdict"] for g in said["gate"]] == ["none"]
 
     # where everything is read, and how often it hits, another night must say the same
     said = sweep(runs, "nightly", f"nightly.entries=[{entries[0]}]", "tracking=off")
@@ -299,8 +297,7 @@ def test_a_night_runs_what_fits_its_budget_and_each_night_is_gated_by_those_befo
     found = client.get_experiment_by_name("predictor_accuracy")
     assert found is not None
     kinds = [run.data.tags["harness.kind"] for run in client.search_runs([found.experiment_id])]
-    assert kinds.count("campaign") == 2
-    assert kinds.count("sweep") == 1
+    assert kinds.count("campaign") == kinds.count("sweep") == 1
 
 
 def words_of(cmdline: Path) -> str:
