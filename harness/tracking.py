@@ -36,7 +36,7 @@ from harness.tracking_store import (
     is_server,
     scrubbed,
 )
-from harness.tracking_text import CAMPAIGN, KIND, PARENT, SWEEP
+from harness.tracking_text import CAMPAIGN, KIND, PARENT, SWEEP, without_credentials
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -191,8 +191,15 @@ def _named(uri: str) -> Iterator[None]:
         yield
     except HarnessError:
         raise
+    except ModuleNotFoundError as e:
+        raise TrackingError(
+            f"MLflow store {without_credentials(uri)}: {e.name} is not installed; install it, or "
+            "name a driver that is (postgresql+psycopg2://...)"
+        ) from None
     except Exception as e:  # mlflow, requests and sqlalchemy share no base class
-        first = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        # SQLAlchemy says first when it noticed, and then what
+        lines = [x for x in str(e).strip().splitlines() if not x.startswith("(raised as a result")]
+        first = (lines or [type(e).__name__])[0]
         raise TrackingError(scrubbed(f"MLflow store {uri}: {first}", uri)) from None
 
 

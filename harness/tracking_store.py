@@ -12,8 +12,10 @@ import sqlite3
 import ssl
 import time
 import urllib.request
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from harness import rundir
@@ -41,18 +43,21 @@ def is_server(uri: str) -> bool:
 
 def scrubbed(text: str, uri: str) -> str:
     """`text` without the user and password of `uri`, in whichever form they were put into it."""
-    try:
-        parts = urlsplit(uri)
-        secret = parts.netloc.rpartition("@")[0]
-        _, _, password = secret.partition(":")
-    except ValueError:
-        return text
-    text = text.replace(uri, without_credentials(uri))
-    if secret:
-        text = text.replace(f"{secret}@", "")
-    for form in {password, unquote(password)} - {""}:
-        text = text.replace(form, "***")
+    text = without_credentials(text.replace(uri, without_credentials(uri)))
+    user_and_password = uri.partition("://")[2].rpartition("@")[0]
+    password = user_and_password.partition(":")[2]
+    for form in (password, unquote(password)):
+        if form:
+            text = text.replace(form, "***")
     return text
+
+
+def without_password(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A campaign's configuration as it may be stored: its directory is passed on, and logged."""
+    tracking = config.get("tracking")
+    if not isinstance(tracking, Mapping) or not isinstance(uri := tracking.get("uri"), str):
+        return dict(config)
+    return {**config, "tracking": {**tracking, "uri": without_credentials(uri)}}
 
 
 def track_command(campaign_dir: Path) -> str:

@@ -7,11 +7,17 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 _SECRET = re.compile(
     r"(^|_)(password|passwd|passphrase|token|secret|credentials?|api_?key|private_key|key_file)$",
     re.IGNORECASE,
+)
+# as RFC 3986 has them before a host; as SQLAlchemy takes them, with a `/` in the password; and as
+# PostgreSQL does, among the options
+_CREDENTIALS = (
+    (re.compile(r"(?<=://)[^/?#\s]*@"), ""),
+    (re.compile(r"(?<=://)[^/:@\s]*:[^@\s]*@"), ""),
+    (re.compile(r"([?&](?:user|password|passwd|token|secret)=)[^&#\s]*", re.IGNORECASE), r"\1***"),
 )
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_./ -]")
 # part of a value, so that what was cut cannot be mistaken for the whole
@@ -57,14 +63,13 @@ def without_secrets(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_credentials(text: str) -> str:
-    """A URL without its user and password; any other text as it is."""
-    if "://" not in text or "@" not in text:
-        return text
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return text
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    """Any text without users and passwords of the URLs in it.
+
+    What looks as if it could be a password goes, though it may be none: `//HOST:PORT/x@y`.
+    """
+    for pattern, instead in _CREDENTIALS:
+        text = pattern.sub(instead, text)
+    return text
 
 
 def name_for_store(name: str) -> str:

@@ -8,6 +8,7 @@ whoever asked was killed, it logs what there is first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from harness.errors import HarnessError
 from harness.journal import is_running
 from harness.jsonable import from_json, to_json
-from harness.tracking_store import check_answers, default_uri, scrubbed
+from harness.tracking_store import HEALTH_S, check_answers, default_uri, scrubbed
 
 if TYPE_CHECKING:
     from harness.tracking import CampaignLog
@@ -69,18 +70,19 @@ class Answer:
 
 def main() -> int:
     """Answer until the input ends."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # whatever MLflow, or what it uses, has to say is no answer
-        for number in (signal.SIGINT, signal.SIGHUP):  # meant for whoever asks
-            signal.signal(number, signal.SIG_IGN)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever MLflow, or what it uses, has to say is no answer
+    for number in (signal.SIGINT, signal.SIGHUP):  # meant for whoever asks
+        signal.signal(number, signal.SIG_IGN)
 
-        def say(answer: Answer) -> None:
-            print(json.dumps(to_json(answer)), file=answers, flush=True)
+    def say(answer: Answer) -> None:
+        with contextlib.suppress(BrokenPipeError):  # whoever asked may be gone meanwhile
+            os.write(answers, (json.dumps(to_json(answer)) + "\n").encode())
 
-        worker = _Worker()
-        for line in sys.stdin:
-            request = from_json(Request, json.loads(line))
-            say(worker.do(request, lambda: say(Answer(request.id, done=False))))  # noqa: B023
+    worker = _Worker()
+    for line in sys.stdin:
+        request = from_json(Request, json.loads(line))
+        say(worker.do(request, lambda: say(Answer(request.id, done=False))))  # noqa: B023
     worker.end()
     return 0
 
@@ -99,7 +101,8 @@ class _Worker:
         uri = request.uri or default_uri(Path(request.runs_dir))
         with _no_longer_than(request.seconds + GRACE_S):
             try:
-                check_answers(uri, request.request_s)  # before it takes seconds to import MLflow
+                health_s = min(request.request_s, HEALTH_S)
+                check_answers(uri, health_s)  # before it takes seconds to import MLflow
                 from harness.tracking import CampaignLog, OutOfTimeError
 
                 os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(request.request_s)
@@ -121,7 +124,7 @@ class _Worker:
                         standing=request.standing,
                         in_time=in_time,
                         on_cell=on_cell,
-                        answer_s=request.request_s,
+                        answer_s=health_s,
                     )
                 except OutOfTimeError:
                     return Answer(request.id, in_time=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from harness.errors import DeviceError, Interrupted, UsageError
 from harness.judgement import CREATED, stored_plan
 from harness.plan import make_plan
 from harness.schema import check_config
+from harness.tracking_store import without_password
+from harness.tracking_text import without_credentials
 
 if TYPE_CHECKING:
     from harness.device.readiness import Readiness
@@ -88,12 +91,12 @@ def _start(
     campaign = Campaign(
         directory=runs_dir / name,
         config=config,
-        data=resolved(data),
+        data=without_password(resolved(data)),
         plan=plan,
         target=target,
         deployed=deployed,
         model=model,
-        overrides=tuple(overrides),
+        overrides=tuple(map(without_credentials, overrides)),
         member=member,
     )
     readiness = ask_device(campaign, view)
@@ -120,12 +123,14 @@ def _resume(
         raise UsageError(f"resume={data['resume']}: was imported; there is nothing to run in it")
     config = check_config(stored)
     wanted = resolved(data) if data["cells"] else overridden(stored, overrides)
-    changed = rundir.difference(stored, wanted)
+    changed = rundir.difference(without_password(stored), without_password(wanted))
     if changed:
         raise UsageError(
             f"resume={data['resume']}: the configuration differs from the campaign's: "
             f"{'; '.join(changed)}; leave the change out, or start a new campaign"
         )
+    uri = wanted["tracking"]["uri"]  # maybe with the password, which is not stored
+    config = replace(config, tracking=replace(config.tracking, uri=uri))
     plan = stored_plan(directory)
     check_given(plan)
     check_routes(config)
@@ -145,7 +150,15 @@ def _resume(
         at_end=at_end,
     )
     campaign = Campaign(
-        directory, config, stored, plan, target, deployed, model, tuple(overrides), member
+        directory,
+        config,
+        stored,
+        plan,
+        target,
+        deployed,
+        model,
+        tuple(map(without_credentials, overrides)),
+        member,
     )
     ask_device(campaign, view)
     view.say(f"campaign {directory}, resumed")

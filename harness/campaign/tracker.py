@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from harness import rundir
 from harness.analysis.standing import Standing, standing_in_words
 from harness.campaign.parts import Campaign
 from harness.campaign.sinks import first_line
 from harness.events import CellFinished, SessionEvent
+from harness.rundir import DEFAULT_RUNS_DIR
 from harness.stopping import StopFlag
 from harness.tracking_process import LoggingProcess
 from harness.tracking_store import track_command
@@ -116,7 +116,7 @@ class Tracker:
     def _log(self, seconds: float) -> None:
         if not self._enabled or self._killed >= MOST_KILLED:
             return
-        request_s = max(1, int(seconds * REQUEST_SHARE))
+        request_s = max(1, int(min(seconds * REQUEST_SHARE, LAST_REQUEST_S)))
         try:
             self._process.ask(
                 self._request(seconds * BEGIN_SHARE, request_s, running=True),
@@ -156,9 +156,9 @@ class Tracker:
     def _where(self) -> str:
         if self._uri is not None:
             return f"logged to {without_credentials(self._uri)}"
+        runs_dir = self._campaign.directory.parent
         words = ["python", "-m", "harness", "ui"]
-        runs_dir = Path(self._campaign.directory).parent
-        if runs_dir != Path(rundir.DEFAULT_RUNS_DIR):
+        if runs_dir != Path(DEFAULT_RUNS_DIR):
             words += ["--runs-dir", str(runs_dir)]
         return f"compare runs: {shlex.join(words)}"
 

@@ -16,179 +16,33 @@ from typing import Any
 
 import pandas
 import pytest
+from tracking_parts import (
+    EXPERIMENT,
+    START_S,
+    TOKENS,
+    Store,
+    record_of,
+    served,
+    write_campaign,
+    write_journal,
+    write_verdict,
+)
 
 from harness import rundir
 from harness.findings import EvictionRow, IdentityRow
-from harness.journal import JOURNAL, RECORD, write_json
+from harness.journal import RECORD, write_json
 from harness.jsonable import from_json
 from harness.records import (
-    Arm,
-    ArmIdentity,
-    CellRecord,
     CgroupMemory,
-    Counters,
-    EngineSettings,
     LayerScores,
-    Metrics,
-    Plan,
-    PlannedCell,
     Prediction,
     PredictorScore,
-    ProbeResult,
-    Probes,
-    TargetId,
-    Wait,
 )
 from harness.tracking import TrackingError, default_uri, log_campaign
 from harness.tracking_cells import metric_name
-from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
+from harness.verdicts import CampaignVerdict
 
 pytestmark = pytest.mark.slow  # making a store's tables takes seconds
-
-TOKENS = 128
-EXPERIMENT = "matched_pair"
-START_S = 1.79e9
-COLUMNS = (
-    "token,wall_ms,io_ms,compute_ms,stall_ms,manage_ms,read_bytes,requests,hits,misses,"
-    "evictions,majflt,minflt,cpu_ms,invol_ctx"
-)
-CONFIG = """\
-name: matched_pair
-cell: {prompt: "%s"}
-tracking: {uri: "http://user:hunter2@tracking.example/x"}
-target: {kind: local, password: hunter2, key_file: /home/me/.ssh/id}
-"""
-
-
-def write_campaign(runs: Path, name: str = "20261129T200000Z-matched_pair-0001") -> Path:
-    """A campaign of three cells, as a session leaves it; its numbers follow from its tokens."""
-    directory = runs / name
-    order = [("baseline", "baseline"), ("candidate", "cache_half"), ("sentinel", "sentinel")]
-    settings = EngineSettings(threads=1, n_ctx=512, n_batch=128, moe_stream=True, cache_mb=40)
-    plan = Plan(
-        design="four_cell",
-        arms={a: Arm(a, settings, "In the beginning", TOKENS) for a in ("baseline", "cache_half")},
-        cells=tuple(
-            PlannedCell(i, cell, "cache_half" if role == "candidate" else "baseline", role, 30.0)  # type: ignore[arg-type]
-            for i, (role, cell) in enumerate(order)
-        ),
-        baseline="baseline",
-        candidates=("cache_half",),
-    )
-    directory.mkdir(parents=True)
-    (directory / rundir.CONFIG).write_text(CONFIG % ("long " * 2000))
-    write_json(directory / rundir.PLAN, plan)
-    write_json(directory / rundir.ENVIRONMENT, {"kernel": "6.1", "cpu": {"logical": 2}})
-    for planned in plan.cells:
-        write_cell(directory, planned)
-    write_verdict(directory, "inconclusive", -4.0)
-    write_journal(directory, "campaign_finished")
-    return directory
-
-
-def write_cell(directory: Path, planned: PlannedCell) -> None:
-    cell_dir = directory / "cells" / f"{planned.index:02d}-{planned.name}"
-    cell_dir.mkdir(parents=True)
-    rows = [
-        f"{i},{100 + 20 * math.sin(i + planned.index):.3f},9.5,80,5,1,{1000 * (i % 3)},32,"
-        f"{20 + i % 5},{12 - i % 5},{i % 2},0,3,90,1"
-        for i in range(TOKENS)
-    ]
-    walls = [float(r.split(",")[1]) for r in rows]
-    hits = sum(20 + i % 5 for i in range(TOKENS))
-    read = sum(1000 * (i % 3) for i in range(TOKENS))
-    (cell_dir / "tokens.csv").write_text("\n".join([COLUMNS, *rows]) + "\n")
-    (cell_dir / "stdout.txt").write_text("In the beginning")
-    record = CellRecord(
-        cell=planned.name,
-        arm=planned.arm,
-        role=planned.role,
-        index=planned.index,
-        status="ok",
-        exit_code=0,
-        argv=("moe-engine", "-m", "m.gguf"),
-        target=TargetId("local", "localhost"),
-        probe=Probes(ProbeResult(compute_ms=100.0), ProbeResult(compute_ms=101.0)),
-        counters=Counters(tokens=TOKENS, read_bytes=read + 7, hits=hits + 9),
-        metrics=Metrics(
-            tok_s=TOKENS / sum(walls) * 1e3,
-            hit_rate=hits / (32 * TOKENS),
-            bytes_per_token=read / TOKENS,
-            anon_peak_bytes=123_456_789,
-            anon_within_limit=True,
-            load_s=0.25,
-        ),
-        identity=ArmIdentity(model_sha256="a" * 64, engine_build_id="b1", direct_io=True),
-        output_sha256="c" * 64,
-        wait=Wait(30.0, "spacing"),
-        started_unix_s=START_S + 100 * planned.index,
-        ended_unix_s=START_S + 100 * planned.index + 20,
-    )
-    write_json(cell_dir / RECORD, record)
-
-
-def write_verdict(directory: Path, outcome: str, effect_pct: float) -> None:
-    verdict = CampaignVerdict(
-        directory.name,
-        Drift("stable", 0.4, ("sentinel 10.04 tok/s against baseline 10.00 tok/s",)),
-        (
-            CandidateVerdict(
-                "cache_half",
-                "baseline",
-                outcome,  # type: ignore[arg-type]
-                effect_pct=effect_pct,
-                reasons=("not beyond what two cells can show",),
-            ),
-        ),
-    )
-    write_json(directory / rundir.VERDICT, verdict)
-
-
-def write_journal(directory: Path, *events: str) -> None:
-    lines = [
-        json.dumps({"seq": i, "unix_s": START_S, "event": e})
-        for i, e in enumerate(("campaign_started", *events))
-    ]
-    (directory / JOURNAL).write_text("\n".join(lines) + "\n")
-
-
-def record_of(directory: Path, cell: str) -> CellRecord:
-    path = directory / "cells" / cell / RECORD
-    return from_json(CellRecord, json.loads(path.read_text()))
-
-
-class Store:
-    """What is in a store, read back with MLflow's own client."""
-
-    def __init__(self, uri: str) -> None:
-        from mlflow.tracking import MlflowClient
-
-        self.uri = uri
-        self.client = MlflowClient(uri)
-        experiment = self.client.get_experiment_by_name(EXPERIMENT)
-        assert experiment is not None
-        self.experiment = experiment
-        runs = self.client.search_runs([experiment.experiment_id])
-        self.parents = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
-        # by their directories; a run's name also has the end of its campaign's id
-        self.cells = {r.info.run_name[:-5]: r for r in runs if r not in self.parents}
-        assert len(self.cells) + len(self.parents) == len(runs)
-
-    @property
-    def parent(self) -> Any:
-        (parent,) = self.parents
-        return parent
-
-    def artifacts(self, run: Any) -> set[str]:
-        return {a.path for a in self.client.list_artifacts(run.info.run_id)}
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A store with its tables made, which takes seconds, to be copied by every test."""
-    runs = tmp_path_factory.mktemp("store") / "runs"
-    log_campaign(write_campaign(runs), uri=None, runs_dir=runs, experiment="template")
-    return (runs / "mlflow.db").read_bytes()
 
 
 @pytest.fixture
@@ -602,37 +456,8 @@ def server(tmp_path: Path, empty_store: bytes) -> Iterator[str]:
     home = tmp_path / "server"
     home.mkdir()
     (home / "store.db").write_bytes(empty_store)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    command = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)),
-        *("--workers", "1", "--backend-store-uri", f"sqlite:///{home}/store.db"),
-        *("--artifacts-destination", str(home / "artifacts")),
-    ]
-    env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-    with (home / "log.txt").open("wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=out, env=env, cwd=home, start_new_session=True
-        )
-        try:
-            _await_port(port, process, home / "log.txt")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(process.pid, 15)
-            process.wait(30)
-
-
-def _await_port(port: int, process: subprocess.Popen[bytes], log_file: Path) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log_file.read_text()
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise AssertionError(f"no server within two minutes: {log_file.read_text()}")
+    with served(home, f"sqlite:///{home}/store.db") as running:
+        yield running.uri
 
 
 def test_a_server_takes_campaigns_and_their_files(server: str, tmp_path: Path) -> None:
