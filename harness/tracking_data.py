@@ -232,6 +232,7 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
         ]
     status = _campaign_status(stored)
     tags["harness.order"] = stored.directory.name
+    tags["harness.outcomes"] = cut(_in_short(stored.verdict), TAG_CHARS)
     tags["harness.verdict"] = cut(_in_a_sentence(stored, status), TAG_CHARS)
     tags[NOTE] = cut(_campaign_note(stored, status), TAG_CHARS)
     names = (
@@ -280,6 +281,19 @@ def _verdict_numbers(verdict: CampaignVerdict) -> Iterator[tuple[str, float | No
         yield f"ci_high_pct.{v.candidate}", high
         yield f"p.{v.candidate}", v.p
         yield f"clean_pairs.{v.candidate}", v.clean_pairs
+
+
+def _in_short(verdict: CampaignVerdict | None) -> str:
+    """`retention inconclusive -1.8 %, spec2 unreadable`, for a column of a table."""
+    if verdict is None:
+        return "no verdict"
+    if not verdict.verdicts:
+        return "no speeds are compared"
+    return ", ".join(
+        f"{v.candidate} {v.outcome.replace('_', ' ')}"
+        + ("" if v.effect_pct is None else f" {v.effect_pct:+.1f} %")
+        for v in verdict.verdicts
+    )
 
 
 def _in_a_sentence(stored: _Stored, status: RunStatus) -> str:

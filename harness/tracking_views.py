@@ -165,8 +165,11 @@ VIEWS = (
         state=_table(
             "campaign",
             _tag("harness.order"),  # by time MLflow folds the campaigns of a sweep into it
-            [_tag("harness.verdict"), _tag("verdict.drift"), _tag("harness.sweep_overrides")],
-            {_run_name(): 290, _tag("harness.verdict"): 640},
+            [
+                *(_tag("harness.sweep_overrides"), _tag("verdict.drift")),
+                *(_tag("harness.outcomes"), _tag("harness.verdict")),
+            ],
+            {_run_name(): 290, _tag("harness.outcomes"): 330, _tag("harness.verdict"): 900},
         ),
     ),
     View("harness-cells", "cells side by side", state=_CELLS),

@@ -27,6 +27,7 @@ from report_parts import throttled_four_cells
 
 from harness import rundir
 from harness.analysis.verdict_words import headline
+from harness.cli import main
 from harness.jsonable import to_json
 from harness.judgement import Measured, judge
 from harness.records import CellRecord
@@ -242,6 +243,17 @@ def test_a_forwarded_port_works_and_a_foreign_name_does_not(ui: Ui) -> None:
     assert status(base, "attacker.example") == 403
 
 
+def test_of_a_server_that_runs_elsewhere_it_says_the_same(
+    ui: Ui, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ui.pages["verdict"].partition("/#")[0]
+    assert main(["ui", "--uri", f"{base}/", *(c.id for c in ui.campaigns)]) == 0
+    assert capsys.readouterr().out.splitlines(keepends=True) == ui.said[1:]
+    assert main(["ui", "--uri", base, f"{DAY}5a98"]) == 2
+    said = capsys.readouterr().err
+    assert f"no such campaign in the store; did you mean '{DAY}5a89'" in said
+
+
 def test_it_leaves_nothing_behind_when_it_is_told_to_end_or_its_terminal_goes(ui: Ui) -> None:
     runs = ui.campaigns[0].directory.parent
     argv = [sys.executable, "-m", "harness", "ui", "--runs-dir", str(runs)]
@@ -275,6 +287,10 @@ def test_every_campaign_has_its_verdict_in_a_sentence(
     assert rows.keys() == {c.id for c in ui.campaigns}
     for campaign in ui.campaigns:
         assert rows[campaign.id]["tags.`harness.verdict`"] == headline(campaign.verdict)
+        short = rows[campaign.id]["tags.`harness.outcomes`"].split(", ")
+        for v, words in zip(campaign.verdict.verdicts, short, strict=True):
+            effect = "" if v.effect_pct is None else f" {v.effect_pct:+.1f} %"
+            assert words == f"{v.candidate} {v.outcome}{effect}"
         assert rows[campaign.id]["tags.`verdict.drift`"] == campaign.verdict.drift.verdict
     seen.shot(screenshots, "mlflow_campaigns")
     assert complaints(seen) == []

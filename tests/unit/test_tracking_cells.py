@@ -125,7 +125,9 @@ def test_views_are_what_mlflow_reads_and_show_what_is_logged() -> None:
     settings = EngineSettings(threads=1, n_ctx=1, n_batch=1, moe_stream=True, io_threads=2)
     arm = Arm("lru", dataclasses.replace(settings, cache_mb=9), "In", 64)
     logged |= {f"params.`{k}`" for k in cell_params(paging("lru", 64), arm)}
-    logged |= {f"tags.`harness.{k}`" for k in ("timing", "verdict", "order", "sweep_overrides")}
+    logged |= {
+        f"tags.`harness.{k}`" for k in ("timing", "verdict", "order", "outcomes", "sweep_overrides")
+    }
     logged |= {"tags.`verdict.drift`"}
     for view in VIEWS:
         saved = json.loads(tags[f"mlflow.sharedViewState.{view.key}"])
