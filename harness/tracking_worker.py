@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # beyond what was asked for, until this process ends itself, should nobody else do it
 GRACE_S = 5.0
+# a server has so long to say that it is well when no campaign waits
+PATIENT_S = 15.0
 # for what is left to log when whoever asked was killed
 LAST_S = 20.0
 
@@ -101,7 +103,7 @@ class _Worker:
         uri = request.uri or default_uri(Path(request.runs_dir))
         with _no_longer_than(request.seconds + GRACE_S):
             try:
-                health_s = min(request.request_s, HEALTH_S)
+                health_s = min(request.request_s, HEALTH_S if request.running else PATIENT_S)
                 check_answers(uri, health_s)  # before it takes seconds to import MLflow
                 from harness.tracking import CampaignLog, OutOfTimeError
 

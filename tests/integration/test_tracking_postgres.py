@@ -73,7 +73,7 @@ def test_four_that_log_at_once_are_there_once_each(server: Server, tmp_path: Pat
         for d in directories
     ]
     outcomes = [(*p.communicate(timeout=300), p.returncode) for p in processes]
-    assert [(err, code) for _, err, code in outcomes] == [("", 0)] * 4
+    assert [(err, code) for _, err, code in outcomes] == [("", 0)] * 4, outcomes
     (rows,) = zip(*(json.loads(out) for out, _, _ in outcomes), strict=True)
     assert all(row["logged"] and row["store"] == server.uri for row in rows)
     parents = [assert_whole(server.uri, directory) for directory in directories]
@@ -91,7 +91,7 @@ def test_four_that_log_at_once_are_there_once_each(server: Server, tmp_path: Pat
     assert len(runs) == 1 + 4 + 4 * 3, "nothing twice"
 
     again = subprocess.run([*base, *map(str, directories)], capture_output=True, check=False)
-    assert again.returncode == 0
+    assert again.returncode == 0, again
     assert len(client.search_runs([parents[0].info.experiment_id])) == len(runs)
     assert [client.get_run(r.info.run_id).data.tags for r in runs] == [r.data.tags for r in runs]
 
