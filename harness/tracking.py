@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 ANSWER_S = 10.0  # so long may a server take to say that it is well
 
+DATABASE_ATTEMPTS = 3  # to connect, 0.4 s
+
 # What is a user's own setting is left alone.
 _HTTP = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -206,6 +208,11 @@ def _named(uri: str) -> Iterator[None]:
 def _client(uri: str) -> MlflowClient:
     if uri.startswith("sqlite:///"):
         _make_sqlite(Path(uri.removeprefix("sqlite:///")))
+    if not is_server(uri):
+        from mlflow.store.db import utils
+
+        # MLflow would ask a database ten times, over 100 s, whatever it answers: a wrong password
+        utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
