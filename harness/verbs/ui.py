@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import os
 import socket
@@ -85,10 +86,13 @@ def _serve(runs_dir: Path, names: Sequence[str], host: str, port: int | None) ->
             "python -m harness +experiment=matched_pair"
             + ("" if runs_dir == Path(rundir.DEFAULT_RUNS_DIR) else f" runs_dir={runs_dir}")
         )
+    from harness.tracking import mark_killed
     from harness.tracking_server import allow_hosts, check_store, serve
 
     with _listener(host, port) as listener:  # before anything slow: a taken port is said at once
         check_store(store)
+        with contextlib.suppress(HarnessError):  # what cannot be marked can still be looked at
+            mark_killed(None, runs_dir)
         base = f"http://{_in_url(_seen_as(host))}:{listener.getsockname()[1]}"
         lines = _what_to_look_at(default_uri(runs_dir), base, names)
         if not _is_loopback(host):
