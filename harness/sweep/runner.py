@@ -36,6 +36,8 @@ from harness.sweep.state import (
     write_state,
 )
 from harness.sweep.words import expected_of, name_of, standing, table, time_in_words
+from harness.tracking_store import without_password
+from harness.tracking_text import without_credentials
 from harness.verdicts import CampaignVerdict
 from harness.words import counted, duration
 
@@ -102,11 +104,17 @@ def _foreseen(
     foresight, found, wrong = Foresight(view), [], []
     asked_for: dict[str, int] = {}
     for i, member in enumerate(members):
-        name = " ".join(member.varied)
+        name = without_credentials(" ".join(member.varied))
         try:
             if is_night(member.overrides):
                 raise UsageError("a night is a sweep itself; run it without -m")
             data = compose(member.overrides)
+            if without_password(data) != data:  # campaigns.json has the command line
+                raise UsageError(
+                    "tracking.uri: holds a password, which is not stored, so that the sweep could "
+                    "not be resumed; give it in MLFLOW_TRACKING_USERNAME and "
+                    "MLFLOW_TRACKING_PASSWORD (a database's: in ~/.pgpass)"
+                )
             found.append(foresight.of(data))
             same = asked_for.setdefault(json.dumps(resolved(data), sort_keys=True, default=str), i)
             if same != i:

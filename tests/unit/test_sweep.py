@@ -345,6 +345,7 @@ def test_a_sweep_that_was_moved_goes_on_where_it_is(bench: Bench, tmp_path: Path
         ([SIZES, "cel.n_ctx=1,2"], ["cel.n_ctx: unknown key", "'cell.n_ctx'"]),
         (["+experiment=cache_sizes,nightly"], ["experiment=nightly", "a sweep itself"]),
         (["+experiment=glob(cache*)", "schedule.spacing_s=-1"], ["spacing_s"]),
+        ([SIZES, "tracking.uri='http://me:pw@box:1'"], ["tracking.uri", "MLFLOW_TRACKING_PASSW"]),
     ],
 )
 def test_the_last_combination_is_checked_before_the_first_starts(
