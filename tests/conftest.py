@@ -27,4 +27,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return 0
     config.option.dist = "loadfile"
+    # in their own order the few long ones come first, and the many short ones fill the end
+    config.option.loadscopereorder = False
     return _WORKERS
