@@ -146,6 +146,9 @@ def engines_for(
         progress.close()
 
 
+OWN = "the campaign's engine"
+
+
 def say_alike(plan: Plan, engines: Engines, say: Callable[[str], None]) -> None:
     """Engines of different names that are one file: the comparison may be meant to be another."""
     known: dict[str, tuple[str, str]] = {}
@@ -153,12 +156,14 @@ def say_alike(plan: Plan, engines: Engines, say: Callable[[str], None]) -> None:
     for arm in arms:
         if arm.binary is None:
             path, sha256 = str(engines.build.engine), engines.build.sha256
-            key = "the campaign's engine"
+            key = OWN
         else:
             path, sha256 = arm.binary.path, arm.binary.sha256
             key = f"cells.{arm.cell}.binary"
         other, its = known.setdefault(sha256 or "", (key, path))
-        if its != path:
+        # one path given to several cells is one engine on purpose; given beside the campaign's own
+        # it was meant to be another
+        if its != path or (other != key and OWN in (other, key)):
             say(f"warning: {key}: {path} is, byte for byte, {its} ({other}): one build, not two")
 
 

@@ -36,6 +36,7 @@ from harness.sweep.state import (
     write_state,
 )
 from harness.sweep.words import expected_of, name_of, standing, table, time_in_words
+from harness.targets.target import DeviceBusy
 from harness.tracking_store import without_password
 from harness.tracking_text import without_credentials
 from harness.verdicts import CampaignVerdict
@@ -282,6 +283,13 @@ def _run_part(directory: Path, state: SweepState, index: int, member: Member) ->
     except UsageError as e:
         print(f"harness: error: {e}", file=sys.stderr)
         return keep(dataclasses.replace(now, status="refused", exit_code=2, why=str(e)))
+    except DeviceBusy as e:
+        # for the next as well: hours of campaigns would be given up within seconds
+        keep(dataclasses.replace(now, status="stopped", exit_code=1, why=str(e)))
+        raise DeviceBusy(
+            f"campaign {index + 1} of {len(state.parts)} ({name_of(part)}): {e}; "
+            f"what ran is kept; resume with: {rundir.resume_command(directory)}"
+        ) from e
     except HarnessError as e:
         print(f"harness: error: {e}", file=sys.stderr)
         return keep(dataclasses.replace(now, status="stopped", exit_code=1, why=str(e)))

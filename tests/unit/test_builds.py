@@ -216,6 +216,8 @@ def test_two_files_of_one_content_are_said(old: Path, new: Path, tmp_path: Path)
     again.chmod(0o755)
     (line,) = said(f"cells.candidate.binary={again}")
     assert f"{old} (the campaign's engine): one build, not two" in line
+    (line,) = said(f"cells.candidate.binary={old}")
+    assert "one build, not two" in line
 
 
 def test_a_resume_with_another_content_is_refused_with_its_cell(new: Path) -> None:

@@ -18,6 +18,7 @@ from harness.sweep.combinations import MOST, combinations
 from harness.sweep.nightly import is_night, night_of
 from harness.sweep.state import Part, SweepState, held, left_out, read_state, write_state
 from harness.sweep.words import markdown, standing, time_in_words
+from harness.targets.target import DeviceBusy
 from harness.verdicts import CampaignVerdict, Drift
 
 SIZES = "+experiment=cache_sizes"
@@ -280,6 +281,18 @@ def test_one_that_fails_does_not_keep_the_others_from_running(
     assert "harness: error: gone" in captured.err
     assert "ValueError: ours" in captured.err
     assert "2 of 4 campaigns ran, 1 with cells that failed, 2 stopped" in captured.out
+
+
+def test_a_device_that_is_taken_ends_the_sweep_not_each_of_its_campaigns(bench: Bench) -> None:
+    busy = DeviceBusy("box: another campaign measures there (ann@box)")
+    bench.then = [lambda: 0, raising(busy)]
+    with pytest.raises(DeviceBusy, match=r"campaign 2 of 3 .*ann@box.*resume=") as caught:
+        bench.run(SIZES, LANES)
+    assert "\n" not in str(caught.value)
+    assert [p.status for p in bench.state.parts] == ["ran", "stopped", "planned"]
+    bench.then = []
+    assert bench.run(f"resume={bench.directory.name}", multirun=False) == 0
+    assert {p.status for p in bench.state.parts} == {"ran"}
 
 
 def test_nothing_started_is_exit_code_2(bench: Bench) -> None:
