@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,8 @@ from harness.records import CellRecord
 
 JOURNAL = "journal.jsonl"
 RECORD = "record.json"
+# how a session ends, other than by being killed
+ENDS = ("campaign_finished", "campaign_interrupted", "campaign_stopped")
 # so long a look whether a campaign runs may, at most, stand in the way of running it
 LOOKED_AT_S = 0.1
 
@@ -123,6 +125,15 @@ def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
         except ValueError as e:  # of another version of the harness
             found.damaged[index] = str(e)
     return found
+
+
+def ended_as(events: Sequence[Event]) -> str | None:
+    """The event that a campaign ended with; None where it goes on, or was killed.
+
+    That is its last one: what it was resumed after is not its end any more.
+    """
+    last = events[-1].event if events else None
+    return last if last in ENDS else None
 
 
 def json_sha256(data: Any) -> str:

@@ -36,7 +36,7 @@ from harness.events import (
     SessionEvent,
     Waiting,
 )
-from harness.journal import Journal, finished_cells, json_sha256, write_atomically
+from harness.journal import Journal, ended_as, finished_cells, json_sha256, write_atomically
 from harness.jsonable import to_json
 from harness.launching import ENDING_S, Launching, Throttled, ThrottledToStop
 from harness.records import (
@@ -192,7 +192,7 @@ class _Session:
         except DeviceError as e:
             self._note("campaign_stopped", reason=str(e))
             raise
-        if all(e.event != "campaign_finished" for e in self.journal.events):
+        if ended_as(self.journal.events) != "campaign_finished":  # else there was nothing to do
             self.journal.append("campaign_finished", cells=len(records))
         return [records[index] for index in sorted(records)]
 
@@ -232,8 +232,7 @@ class _Session:
             opening, found.records[opening.index]
         ):
             found.damaged[opening.index] = f"was {found.records.pop(opening.index).status}"
-        ended = any(e.event == "campaign_finished" for e in events)
-        if found.damaged or not ended:
+        if found.damaged or ended_as(events) != "campaign_finished":
             self.journal.append(
                 "campaign_resumed",
                 pid=os.getpid(),

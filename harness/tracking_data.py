@@ -24,7 +24,7 @@ from harness.analysis.verdict_words import headline, numbers_in_words
 from harness.configure import load_yaml, to_yaml
 from harness.engines.native import TOKENS, read_tokens
 from harness.errors import DeviceError
-from harness.journal import RECORD, read_journal
+from harness.journal import RECORD, ended_as, read_journal
 from harness.jsonable import from_json
 from harness.records import CellRecord, CellStatus, Plan
 from harness.rundir import PLOTS
@@ -258,14 +258,14 @@ def _campaign_status(stored: _Stored) -> RunStatus:
     if stored.running:
         return "RUNNING"
     try:
-        events = [e.event for e in read_journal(stored.directory)]
+        end = ended_as(read_journal(stored.directory))
     except DeviceError:  # no journal, or one that only resuming can judge: the records decide
-        events = []
-    if "campaign_interrupted" in events[-1:]:
+        end = None
+    if end == "campaign_interrupted":
         return "KILLED"
-    if "campaign_stopped" in events[-1:] or not all(r.is_result for r in stored.records):
+    if end == "campaign_stopped" or not all(r.is_result for r in stored.records):
         return "FAILED"
-    if "campaign_finished" in events:  # also when it was decided before all cells had run
+    if end == "campaign_finished":  # also when it was decided before all cells had run
         return "FINISHED"
     planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
     return "FINISHED" if len(stored.records) >= planned else "KILLED"

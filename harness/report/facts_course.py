@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.device.gates import outcome_in_words
+from harness.journal import ended_as
 from harness.records import CellRecord
 from harness.report.contents import Contents
 from harness.report.device_words import excursion_in_words
@@ -57,13 +58,14 @@ def _state(status: str) -> Cell:
 
 
 def _why_not_run(contents: Contents) -> str:
-    stops = contents.of("campaign_interrupted")
     verdicts = contents.verdict.verdicts
-    if contents.of("campaign_finished"):
+    end = ended_as(contents.events)
+    if end == "campaign_finished":
         decided = bool(verdicts) and all(v.outcome in _FINAL for v in verdicts)
         return "decided before: not needed" if decided else "the campaign ended without them"
-    if stops:
-        return f"interrupted: {stops[-1].data.get('reason') or 'no reason recorded'}"
+    if end is not None:
+        how = end.removeprefix("campaign_")
+        return f"{how}: {contents.events[-1].data.get('reason') or 'no reason recorded'}"
     return "the campaign has not come to its end"
 
 

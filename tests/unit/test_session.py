@@ -17,7 +17,7 @@ from cell_parts import fake_build, make_arm, make_plan, with_engine
 
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
-from harness.journal import Journal, load_records, read_journal
+from harness.journal import Journal, ended_as, load_records, read_journal
 from harness.records import CellRecord, Plan, PlannedCell
 from harness.session import EarlierCell, ModelFiles, run_session
 from harness.stopping import StopFlag
@@ -398,6 +398,33 @@ def test_a_record_changed_on_disk_is_measured_again(bench: Bench) -> None:
     resumed = [e for e in read_journal(bench.dir) if e.event == "campaign_resumed"]
     assert "changed since it was written" in resumed[0].data["again"]["2"]
     assert len(list((bench.dir / "cells").glob("*/record.json"))) == 4
+
+
+def test_a_finished_campaign_that_measures_again_finishes_again(bench: Bench) -> None:
+    bench.run(PLAN)
+    (bench.dir / "cells" / "02-off" / "record.json").write_text("{")
+    bench.on_event = lambda e: bench.stop.request("x") if isinstance(e, CellStarted) else None
+    with pytest.raises(Interrupted):
+        bench.run(PLAN)
+    assert ended_as(read_journal(bench.dir)) == "campaign_interrupted"
+
+    bench.stop = StopFlag()
+
+    def die(event: SessionEvent) -> None:
+        if isinstance(event, CellStarted):
+            raise SystemExit  # as a kill: nothing is journaled any more
+
+    bench.on_event = die
+    with pytest.raises(SystemExit):
+        bench.run(PLAN)
+    assert ended_as(read_journal(bench.dir)) is None
+
+    bench.on_event = lambda _e: None
+    records = bench.run(PLAN)
+    assert ended_as(read_journal(bench.dir)) == "campaign_finished"
+    content = (bench.dir / "journal.jsonl").read_bytes()
+    assert bench.run(PLAN) == records
+    assert (bench.dir / "journal.jsonl").read_bytes() == content, "there was nothing to do"
 
 
 def test_another_plan_or_model_is_not_a_resume(bench: Bench) -> None:
