@@ -7,6 +7,7 @@ not.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.analysis.counters import compare_identity, compare_work, drops, reads_ahead
@@ -40,13 +41,37 @@ def unlike(arm: str, baseline: Night, candidate: Night) -> list[str]:
     if baseline.page_cache != candidate.page_cache:
         problems.append("the model was evicted from the page cache in one of the two only")
     problems += _other_settings(arm, baseline, candidate)
-    cells = [
-        next((r for r in n.cells_of(arm) if r.status == "ok"), None) for n in (baseline, candidate)
-    ]
+    cells = [[r for r in n.cells_of(arm) if r.status == "ok"] for n in (baseline, candidate)]
+    for night, own in zip((baseline, candidate), cells, strict=True):
+        problems += [f"{night.id}: {arm} is no single configuration: {w}" for w in mixed(own)]
     b, c = cells
-    if b is None or c is None:
-        return problems
-    return problems + other_identity(b, c)
+    return problems + (other_identity(b[0], c[0]) if b and c else [])
+
+
+def mixed(cells: Sequence[CellRecord]) -> list[str]:
+    """How cells of one arm and campaign differ from its first where none may; each way once."""
+    found: dict[str, str] = {}
+    for r in cells[1:]:
+        first = cells[0]
+        for words in compare_identity(first, r).problems:
+            found.setdefault(words.partition(" ")[0], words)
+        for name, of in _ALSO_ALIKE:
+            if of(first) != of(r):
+                what = f"{name}: {of(first)} in {first.cell}, {of(r)} in {r.cell}"
+                found.setdefault(name, what)
+    return list(found.values())
+
+
+def _limits(record: CellRecord) -> tuple[int | None, int | None]:
+    return record.data_limit_bytes, record.cgroup.limit_bytes if record.cgroup else None
+
+
+_ALSO_ALIKE: tuple[tuple[str, Callable[[CellRecord], object]], ...] = (
+    ("memory limits in force (bytes)", _limits),
+    ("tokens", lambda r: r.counters.tokens),
+    ("engine_sha256", lambda r: r.identity.engine_sha256),
+    ("prompt_sha256", lambda r: r.identity.prompt_sha256),
+)
 
 
 def _other_settings(arm: str, baseline: Night, candidate: Night) -> list[str]:
@@ -75,9 +100,8 @@ def other_identity(b: CellRecord, c: CellRecord) -> list[str]:
         identity=dataclasses.replace(c.identity, **_of_the_build(b.identity, c.identity)),
     )
     problems = list(compare_identity(_named(b, "then"), _named(same, "now")).problems)
-    limits = [(r.data_limit_bytes, r.cgroup.limit_bytes if r.cgroup else None) for r in (b, c)]
-    if limits[0] != limits[1]:
-        problems.append(f"memory limits in force: {limits[0]} then, {limits[1]} now (bytes)")
+    if _limits(b) != _limits(c):
+        problems.append(f"memory limits in force: {_limits(b)} then, {_limits(c)} now (bytes)")
     if b.counters.tokens != c.counters.tokens:
         problems.append(f"{b.counters.tokens} tokens then, {c.counters.tokens} now")
     return problems

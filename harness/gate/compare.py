@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.analysis.counters import drops
 from harness.analysis.device_state import CpuSensor, cpu_sensor, states_in_order
@@ -69,10 +69,11 @@ class _Pair:
     def cases(self, arm: str) -> Iterator[Case]:
         problems = unlike(arm, self.baseline, self.candidate)
         failed = self._failed(arm)
+        nights = (self.baseline, self.candidate)
+        problems += [w for n in nights if (w := n.mostly_lost(arm)) is not None]
         if not self.candidate.cells_of(arm) and not self.candidate.wrong:
             planned = any(c.arm == arm for c in self.candidate.plan.cells)
-            lost = [w for i, w in self.candidate.damaged.items() if self._arm_at(i) == arm]
-            problems += lost or [
+            problems += self.candidate.lost_of(arm) or [
                 "none of its cells was measured"
                 if planned
                 else "it is not in the candidate campaign"
@@ -83,12 +84,9 @@ class _Pair:
             if problems:
                 yield Case(arm, metric.name, "none", reasons=tuple(problems), failed=bool(failed))
             else:
-                yield self._with_failures(self._case(arm, metric), failed)
+                yield self._with_lost(self._with_failures(self._case(arm, metric), failed))
         if not problems and (output := self._output(arm)) is not None:
-            yield output
-
-    def _arm_at(self, index: int) -> str | None:
-        return next((c.arm for c in self.candidate.plan.cells if c.index == index), None)
+            yield self._with_lost(output)
 
     def _failed(self, arm: str) -> list[str]:
         """Cells of the candidate campaign that ended badly, where the baseline's have not all."""
@@ -102,7 +100,17 @@ class _Pair:
         if not failed or case.outcome == "regression":
             return case
         words = tuple(dict.fromkeys((*failed, *case.reasons)))
-        return Case(**{**vars(case), "outcome": "none", "failed": True, "reasons": words})
+        return replace(case, outcome="none", failed=True, reasons=words)
+
+    def _with_lost(self, case: Case) -> Case:
+        """A record of the candidate that is lost may have been that of a cell that ended badly."""
+        then = [f"then: {w}" for w in self.baseline.lost_of(case.arm)]
+        now = [f"now: {w}" for w in self.candidate.lost_of(case.arm)]
+        if now and case.outcome == "pass":
+            return replace(
+                case, outcome="none", reasons=tuple(dict.fromkeys((*now, *case.reasons, *then)))
+            )
+        return replace(case, reasons=tuple(dict.fromkeys((*case.reasons, *now, *then))))
 
     def _case(self, arm: str, metric: Metric) -> Case:
         b, why_b = readable(self.baseline, arm, metric)
@@ -200,25 +208,41 @@ class _Pair:
             return None
         if drops(b[0]) and self.baseline.builds != self.candidate.builds:
             return None  # what is dropped depends on which experts each build keeps
-        reasons: list[str] = []
-        known = False
-        for words in _results(b[0]):
-            then, now = ({_results(r)[words] for r in own} - {None} for own in (b, c))
-            if not then or not now:
-                continue
-            if len(then) > 1:
-                why = f"{words} differed between the cells of the baseline campaign already"
-                return Case(arm, OUTPUT, "none", cells=(len(b), len(c)), reasons=(why,))
-            known = True
-            if len(now) > 1:
-                reasons.append(f"{words} differs between the cells of the candidate campaign")
-            elif then != now:
-                reasons.append(f"{words} is another: {_short(then)} then, {_short(now)} now")
-        if not known:
+        found = _same_results(b, c)
+        if found is None:
             return None
-        if not reasons:
-            return Case(arm, OUTPUT, "pass", cells=(len(b), len(c)), reasons=("the same",))
-        return Case(arm, OUTPUT, "regression", cells=(len(b), len(c)), reasons=tuple(reasons))
+        outcome, reasons = found
+        return Case(arm, OUTPUT, outcome, cells=(len(b), len(c)), reasons=reasons)
+
+
+def _same_results(
+    b: list[CellRecord], c: list[CellRecord]
+) -> tuple[GateOutcome, tuple[str, ...]] | None:
+    """None where the baseline shows nothing to compare. What is missing now is not equal."""
+    others: list[str] = []
+    missing: list[str] = []
+    known = False
+    for words in _results(b[0]):
+        then, now = ({_results(r)[words] for r in own} - {None} for own in (b, c))
+        if not then:
+            continue
+        if len(then) > 1:
+            why = f"{words} differed between the cells of the baseline campaign already"
+            return "none", (why,)
+        known = True
+        without = [r.cell for r in c if _results(r)[words] is None]
+        if without:
+            which = ", ".join(without[:3]) + (", ..." if len(without) > 3 else "")
+            missing.append(f"{words} of {which} was not recorded now, as it was then")
+        if len(now) > 1:
+            others.append(f"{words} differs between the cells of the candidate campaign")
+        elif now and then != now:
+            others.append(f"{words} is another: {_short(then)} then, {_short(now)} now")
+    if others:
+        return "regression", (*others, *missing)
+    if missing:
+        return "none", tuple(missing)
+    return ("pass", ("the same",)) if known else None
 
 
 _SPEED = METRICS["tok_s"]

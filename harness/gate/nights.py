@@ -18,15 +18,18 @@ from harness.schema import VerdictConfig
 from harness.verdicts import CampaignVerdict, CellVerdict
 
 IMPORTED = "campaign_imported"
+# how a campaign stands by its journal: the last of these says it
+_AT_ITS_END = ("campaign_finished", IMPORTED)
+_UNDER_WAY = ("campaign_resumed", "campaign_interrupted", "campaign_stopped")
 
 
 @dataclass(frozen=True)
 class Night:
     """One campaign. `device`: what tells it from others, None where nothing does.
 
-    `wrong`: why none of it can be read, such as that it did not come to its end. `damaged`: what is
-    wrong with single cells, by index. `page_cache`: whether the model was evicted before each cell.
-    `settings`: what its own verdict was read with.
+    `wrong`: why none of it can be read, such as that it did not come to its end. `lost`: why a cell
+    that began has no sound record, by index: it may have been the one that failed. `page_cache`:
+    whether the model was evicted before each cell. `settings`: what its own verdict was read with.
     """
 
     id: str
@@ -39,7 +42,7 @@ class Night:
     directory: Path | None = None
     settings: VerdictConfig | None = None
     wrong: str | None = None
-    damaged: Mapping[int, str] = field(default_factory=dict)
+    lost: Mapping[int, str] = field(default_factory=dict)
     page_cache: bool | None = None
 
     @property
@@ -62,6 +65,18 @@ class Night:
         """Its records, sound ones only, in order."""
         return [r for r in self.records if r.arm == arm]
 
+    def lost_of(self, arm: str) -> list[str]:
+        """Why cells of it that began are not among those, in order."""
+        own = {c.index: c.name for c in self.plan.cells if c.arm == arm}
+        return [f"{own[i]} is lost: {why}" for i, why in sorted(self.lost.items()) if i in own]
+
+    def mostly_lost(self, arm: str) -> str | None:
+        """That fewer than half of the cells that began are left: what is left was selected."""
+        left, lost = len(self.cells_of(arm)), len(self.lost_of(arm))
+        if lost <= left:
+            return None
+        return f"{self.id}: {lost} of the {left + lost} cells of {arm} that began are lost"
+
 
 def read_night(directory: Path) -> Night:
     """Raises UsageError where there is no such campaign, DeviceError for a damaged journal."""
@@ -81,7 +96,7 @@ def read_night(directory: Path) -> Night:
         directory=directory,
         settings=measured.settings,
         wrong=_wrong(events, measured.damaged, records),
-        damaged=dict(measured.damaged),
+        lost=_lost(events, measured.damaged, {r.index for r in records}),
         page_cache=schedule.get("drop_page_cache") if isinstance(schedule, Mapping) else None,
     )
 
@@ -106,9 +121,17 @@ def _device(events: tuple[Event, ...], records: tuple[CellRecord, ...]) -> str |
 def _wrong(
     events: tuple[Event, ...], damaged: Mapping[int, str], records: tuple[CellRecord, ...]
 ) -> str | None:
-    if not any(e.event in ("campaign_finished", IMPORTED) for e in events):
+    stands = [e.event for e in events if e.event in (*_AT_ITS_END, *_UNDER_WAY)]
+    if not stands or stands[-1] not in _AT_ITS_END:
         return "it did not come to its end; finish it with resume="
     if not records:
         first = next(iter(damaged.values()), None)
         return "no cell was measured" if first is None else f"no cell can be read: {first}"
     return None
+
+
+def _lost(events: tuple[Event, ...], damaged: Mapping[int, str], sound: set[int]) -> dict[int, str]:
+    """What began and left no record that can be read."""
+    begun = {int(e.data["index"]) for e in events if e.event == "cell_started"}
+    absent = dict.fromkeys(begun, "it began and left no record")
+    return {i: why for i, why in (absent | dict(damaged)).items() if i not in sound}

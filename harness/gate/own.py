@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from harness.analysis.counters import drops
 from harness.analysis.usable import no_speed
+from harness.findings import Likeness
+from harness.gate.comparable import settings_of
 from harness.gate.nights import Night
 from harness.gate.result import OUTPUT
 from harness.gate.rule import Case, GateOutcome
 from harness.verdicts import CandidateVerdict
 
 METRIC = "tok_s"
+_OF_OUTPUT: dict[Likeness, GateOutcome] = {
+    "identical": "pass",
+    "differs": "regression",
+    "not shown": "none",
+}
 
 
 def own_cases(
@@ -32,25 +39,32 @@ def own_cases(
 def _output(night: Night, v: CandidateVerdict) -> list[Case]:
     """Of two builds with equal settings; what is dropped depends on which experts each keeps."""
     own = night.cells_of(v.candidate)
-    if v.output not in ("identical", "differs") or any(drops(r) for r in own):
+    if v.output is None or any(drops(r) for r in own):
         return []
-    outcome: GateOutcome = "pass" if v.output == "identical" else "regression"
+    if v.output == "not shown" and not _same_settings(night, v):
+        return []  # it was not to be equal
+    outcome = _OF_OUTPUT[v.output]
     cells = (len(night.cells_of(v.baseline)), len(own))
     why = tuple(r for r in v.reasons if "output" in r.lower())
     return [Case(v.candidate, OUTPUT, outcome, cells=cells, reasons=why)]
 
 
+def _same_settings(night: Night, v: CandidateVerdict) -> bool:
+    arms = [night.plan.arms.get(name) for name in (v.candidate, v.baseline)]
+    own, its = (None if arm is None else settings_of(arm) for arm in arms)
+    return own == its
+
+
 def _case(night: Night, v: CandidateVerdict, margin_pct: float) -> Case:
     outcome, words = _outcome(night, v, margin_pct)
-    failed = [
-        w
-        for r in night.cells_of(v.candidate)
-        if r.status in ("failed", "refused")
-        for w in no_speed(r)
-    ]
-    if failed and outcome != "regression":
-        outcome, words = "none", failed[0]
+    failed = [w for r in night.cells_of(v.candidate) if not r.is_result for w in no_speed(r)]
     baseline = night.plan.baseline or v.baseline
+    lost = [*night.lost_of(baseline), *night.lost_of(v.candidate)]
+    few = [w for a in (baseline, v.candidate) if (w := night.mostly_lost(a)) is not None]
+    if few:
+        outcome, words = "none", few[0]
+    elif outcome != "regression" and (failed or lost):
+        outcome, words = "none", (failed or lost)[0]
     own = [night.cells_of(baseline), night.cells_of(v.candidate)]
     used = [[r for r in cells if r.index in v.cells_used] for cells in own]
     return Case(
@@ -60,7 +74,7 @@ def _case(night: Night, v: CandidateVerdict, margin_pct: float) -> Case:
         change_pct=v.effect_pct,
         interval_pct=v.ci_pct,
         cells=(len(used[0]), len(used[1])),
-        reasons=(words, *v.reasons),
+        reasons=tuple(dict.fromkeys((words, *failed, *lost, *v.reasons))),
         failed=bool(failed) and outcome == "none",
     )
 

@@ -47,13 +47,7 @@ def readable(night: Night, arm: str, metric: Metric) -> tuple[list[CellRecord], 
         why += problems
         if not problems:
             kept.append(record)
-    planned = {c.index: c for c in night.plan.cells}
-    why += [
-        f"cell {i}: {wrong}"
-        for i, wrong in night.damaged.items()
-        if i in planned and planned[i].arm == arm
-    ]
-    return kept, why
+    return kept, why + night.lost_of(arm)
 
 
 def clean_day_needed(metric: Metric, record: CellRecord) -> bool:
@@ -83,6 +77,7 @@ def sound(night: Night, metrics: Sequence[Metric]) -> list[str]:
     if night.wrong is not None:
         return [f"{night.id}: {night.wrong}"]
     problems = [w for r in night.records if not r.is_result for w in no_speed(r)]
+    problems += [w for arm in night.arms for w in night.lost_of(arm)]
     for metric in metrics:
         for arm in night.arms:
             if not measured_at_all(metric, arm, night):

@@ -334,7 +334,7 @@ def test_a_damaged_record_is_left_out_and_a_damaged_journal_gives_no_verdict(
     for i in (0, 1):
         path = sorted(copy.glob("cells/*/record.json"))[i]
         path.write_text(path.read_text().replace('"ok"', '"killed"'))
-    found = gate("--baseline", stored["baseline"], "--candidate", copy, code=PASS)
+    found = gate("--baseline", copy, "--candidate", stored["faster"], code=PASS)
     assert "changed since it was written" in reasons(found)
     for path in copy.glob("cells/*/record.json"):
         path.write_text("{}")
