@@ -91,12 +91,12 @@ def _start(
     campaign = Campaign(
         directory=runs_dir / name,
         config=config,
-        data=without_password(resolved(data)),
+        data=resolved(data),
         plan=plan,
         target=target,
         deployed=deployed,
         model=model,
-        overrides=tuple(map(without_credentials, overrides)),
+        overrides=tuple(overrides),
         member=member,
     )
     readiness = ask_device(campaign, view)
@@ -157,7 +157,7 @@ def _resume(
         target,
         deployed,
         model,
-        tuple(map(without_credentials, overrides)),
+        tuple(overrides),
         member,
     )
     ask_device(campaign, view)
@@ -174,10 +174,13 @@ def _show_plan(
 
 
 def write_first_files(campaign: Campaign, readiness: Readiness) -> None:
-    """Environment, configuration, plan. The directory exists."""
+    """Environment, configuration, journal's first event, plan. The directory exists.
+
+    No password is in any of them: what is written of a command line is written here.
+    """
     from harness.device.deploy import cell_engines
     from harness.device.environment import describe_environment
-    from harness.journal import write_atomically, write_json
+    from harness.journal import Journal, write_atomically, write_json
 
     directory, deployed = campaign.directory, campaign.deployed
     environment = describe_environment(
@@ -194,10 +197,13 @@ def write_first_files(campaign: Campaign, readiness: Readiness) -> None:
         settings=deployed.settings,
         preflight=readiness.findings,
     )
-    write_atomically(directory / rundir.CONFIG, to_yaml(campaign.data).encode())
+    config = to_yaml(without_password(campaign.data))
+    write_atomically(directory / rundir.CONFIG, config.encode())
     write_json(directory / rundir.ENVIRONMENT, environment)
     if campaign.member.sweep is not None:
         write_json(directory / rundir.SWEEP, campaign.member.sweep)
+    with Journal.open(directory) as journal:  # a resume has another command line
+        journal.append(CREATED, overrides=[without_credentials(w) for w in campaign.overrides])
     write_json(directory / rundir.PLAN, campaign.plan)  # last: with it it can be resumed
 
 
@@ -259,8 +265,8 @@ def _measure(campaign: Campaign, view: Terminal, tracker: Tracker) -> list[CellR
         on_pair=both(view.standings, tracker.standings),
     )
     with stop.on_signals(), Journal.open(campaign.directory) as journal:
-        if not journal.events:
-            journal.append(CREATED, overrides=campaign.overrides)
+        if not journal.events:  # an older version was killed before: what made it is not known
+            journal.append(CREATED, overrides=None)
         with view.doing("getting ready to log"):
             tracker.start(stop)  # with the journal: that it is held shows others that this runs
         return run_session(

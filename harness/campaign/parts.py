@@ -56,12 +56,12 @@ class Campaign:
 
     directory: Path
     config: Config
-    data: dict[str, Any]  # the resolved configuration as plain data
+    data: dict[str, Any]  # the resolved configuration as plain data, maybe with a password
     plan: Plan
     target: Target
     deployed: Deployed
     model: ModelFile
-    overrides: tuple[str, ...]  # of the command line that started or resumes it
+    overrides: tuple[str, ...]  # of the command line that started or resumes it, as given
     member: Member = field(default_factory=Member)
 
     @property

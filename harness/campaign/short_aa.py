@@ -13,7 +13,7 @@ from harness.campaign.course import write_first_files
 from harness.campaign.doctor_parts import Ready, Wanted, needs_of
 from harness.campaign.parts import Campaign
 from harness.errors import UsageError
-from harness.judgement import CREATED, Measured, judge, pair_settings
+from harness.judgement import Measured, judge, pair_settings
 from harness.schema import Config
 from harness.words import counted, duration
 
@@ -113,7 +113,6 @@ class ShortAA:
             write_first_files(campaign, readiness)
             self.target.heed(stop.nap)
             with stop.on_signals(), Journal.open(self.directory) as journal:
-                journal.append(CREATED, overrides=campaign.overrides)
                 self.begun = True
                 run_session(
                     ready.plan,

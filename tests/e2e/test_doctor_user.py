@@ -111,6 +111,16 @@ def test_the_short_aa_is_a_campaign_like_any_other(here: dict[str, Any]) -> None
     assert environment["preflight"] and environment["page_bytes"]
 
 
+def test_a_password_is_neither_stored_nor_said(tmp_path: Path) -> None:
+    words = [w for w in SHORT if w != "tracking=off"]
+    uri = "tracking.uri=http://joe:hunter2@127.0.0.1:9/"  # where nothing listens
+    out, err = doctor(*words, uri, f"runs_dir={tmp_path}", "--json")
+    stored = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert {"config.yaml", "journal.jsonl"} <= {p.name for p in stored}
+    assert [p for p in stored if b"hunter2" in p.read_bytes()] == []
+    assert "hunter2" not in out + err
+
+
 def test_power_reads_it_and_means_the_same_noise(here: dict[str, Any]) -> None:
     campaign = Path(here["campaign_dir"])
     source = read_source(str(campaign), campaign.parent)

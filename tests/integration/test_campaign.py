@@ -387,16 +387,35 @@ def test_an_interrupted_campaign_is_kept_and_resumed(
     assert campaigns(tmp_path) == [campaign]
 
 
-def test_a_campaign_that_was_killed_before_its_journal_began_is_resumed(
+def test_a_campaign_that_was_killed_before_its_first_cell_is_resumed_and_knows_its_command(
     command: Command, tmp_path: Path
 ) -> None:
     run(command())
     (campaign,) = campaigns(tmp_path)
+    created, *_ = (campaign / "journal.jsonl").read_text().splitlines(keepends=True)
     for path in campaign.iterdir():  # as it is once the plan is written, and nothing after it
         if path.name not in ("config.yaml", "environment.json", "plan.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (campaign / "journal.jsonl").write_text(created)
     run(resume(campaign))
     assert len(list(campaign.glob("cells/*/record.json"))) == 4
+    repeats = [str(w) for w in json.loads(created)["overrides"]]
+    assert "+experiment=matched_pair" in repeats
+    assert "+experiment=matched_pair" in (campaign / "report.html").read_text()
+
+
+def test_a_campaign_whose_command_line_is_lost_does_not_make_one_up(
+    command: Command, tmp_path: Path
+) -> None:
+    run(command())
+    (campaign,) = campaigns(tmp_path)
+    (campaign / "journal.jsonl").unlink()  # of an older version, killed before it began
+    shutil.rmtree(campaign / "cells")
+    run(resume(campaign))
+    created = json.loads((campaign / "journal.jsonl").read_text().splitlines()[0])
+    assert (created["event"], created["overrides"]) == ("campaign_created", None)
+    report = run([sys.executable, "-m", "harness", "report", str(campaign), "--md"]).stdout
+    assert "resume=" not in report
 
 
 def test_a_finished_campaign_has_nothing_to_resume(finished: Finished) -> None:
