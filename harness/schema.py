@@ -27,6 +27,7 @@ from harness.session_config import (
     check_session,
 )
 from harness.target_config import check_target
+from harness.tracking_config import TrackingConfig, check_tracking
 from harness.typed import MISSING, from_mapping, in_range, nearest, ranged, say
 from harness.words import counted
 
@@ -133,12 +134,6 @@ class VerdictConfig:
 
 
 @dataclass(frozen=True)
-class TrackingConfig:
-    enabled: bool
-    uri: str | None
-
-
-@dataclass(frozen=True)
 class Config:
     """The whole configuration of one campaign."""
 
@@ -172,8 +167,7 @@ def check_config(data: Mapping[str, Any]) -> Config:
         if not getattr(config, key).strip():
             raise UsageError(f"{key}: empty; add {key}=VALUE")
     check_target(config.target)
-    if config.tracking.uri == "":
-        raise UsageError("tracking.uri: empty; use null for the store in runs_dir, or an address")
+    check_tracking(config.tracking)
     if config.tracking.enabled and config.tracking.uri is None and "?" in config.runs_dir:
         # SQLAlchemy would take the rest for options
         raise UsageError(f"runs_dir: {config.runs_dir}: MLflow's store cannot lie below a '?'")

@@ -128,13 +128,16 @@ def run_url(base: str, pages: CampaignPages) -> str:
     return f"{base}/#/experiments/{pages.experiment_id}/runs/{pages.run_id}?{_SIDE}"
 
 
-def addresses(base: str, pages: Sequence[CampaignPages]) -> list[tuple[str, str]]:
-    """What to look at, and where."""
-    first = pages[0]
-    found = [("verdict", run_url(base, p)) for p in pages]
-    found += [(view.name, view_url(base, first.experiment_id, view)) for view in VIEWS]
+def addresses(base: str, pages: Sequence[CampaignPages]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What to look at, and where: of these campaigns alone, then of their whole experiments."""
+    several = len(pages) > 1
+    own = [(f"verdict of {p.campaign}" if several else "verdict", run_url(base, p)) for p in pages]
     if sum(len(p.cell_run_ids) for p in pages) > 1:
-        found.append(("compare cells", compare_url(base, pages)))
+        own.append(("compare cells", compare_url(base, pages)))
+    found = [(" and ".join(p.campaign for p in pages), own)]
+    for experiment_id, name in {p.experiment_id: p.experiment for p in pages}.items():
+        views = [(view.name, view_url(base, experiment_id, view)) for view in VIEWS]
+        found.append((f"all campaigns of {name}, newest first", views))
     return found
 
 

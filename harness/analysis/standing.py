@@ -126,7 +126,9 @@ def standing_in_words(standing: Standing) -> str:
             estimate += ", not a test yet"
     pairs = f"{s.clean_pairs} clean of {counted(s.pairs, 'pair')}"
     if s.decided:
-        return f"{s.candidate}: {s.outcome}, {estimate}, {pairs}; no more cells needed"
+        # its looks or its pairs are used up: nothing that could be run would decide it
+        why = "it ends undecided" if s.outcome == "inconclusive" else "no more cells needed"
+        return f"{s.candidate}: {s.outcome}, {estimate}, {pairs}; {why}"
     parts = [pairs, estimate]
     if s.next_look is not None and s.missing_clean_pairs is not None:
         look = f"next look at {s.next_look} clean pairs"

@@ -133,10 +133,12 @@ def _what_to_look_at(uri: str, base: str, names: Sequence[str]) -> list[str]:
                 return ["  no campaign is logged in it yet"]
             found = [last]
         keep_views(client)
-    rows = addresses(base, found)
-    width = max(len(what) for what, _ in rows)
-    head = f"{' and '.join(p.campaign for p in found)}:"
-    return [head, *(f"  {what.ljust(width)}  {url}" for what, url in rows)]
+    groups = addresses(base, found)
+    width = max(len(what) for _, rows in groups for what, _ in rows)
+    lines = []
+    for head, rows in groups:
+        lines += [f"{head}:", *(f"  {what.ljust(width)}  {url}" for what, url in rows)]
+    return lines
 
 
 # --- where to listen -----------------------------------------------------------------------------

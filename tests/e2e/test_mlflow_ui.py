@@ -123,12 +123,11 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         try:
             assert process.stdout is not None
             said = [process.stdout.readline()]
-            while not said[-1].startswith("  compare"):
+            while not said[-1].startswith("  cells by token"):
                 assert said[-1], f"it ended: {said}"
                 said.append(process.stdout.readline())
             found = [re.fullmatch(r"  (.+?) +(http://\S+)\n", line) for line in said]
-            # the verdicts of several campaigns are called the same
-            yield Ui(campaigns, said, {m[1]: m[2] for m in reversed(found) if m})
+            yield Ui(campaigns, said, {m[1]: m[2] for m in found if m})
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait() == 0, "Ctrl-C is how it is meant to end"
@@ -220,13 +219,16 @@ def shown(text: str, number: float | None) -> bool:
 
 def test_it_says_where_to_look(ui: Ui) -> None:
     assert re.fullmatch(r"MLflow is at http://127\.0\.0\.1:\d+ \(Ctrl-C ends it\)\n", ui.said[0])
-    assert list(reversed(ui.pages)) == [
-        "verdict",
+    ids = [c.id for c in ui.campaigns]
+    assert list(ui.pages) == [
+        *(f"verdict of {campaign}" for campaign in ids),
+        "compare cells",
         "campaigns and verdicts",
         "cells side by side",
         "cells by token",
-        "compare cells",
     ]
+    heads = [line for line in ui.said[1:] if not line.startswith("  ")]
+    assert heads == [f"{' and '.join(ids)}:\n", "all campaigns of matched_pair, newest first:\n"]
 
 
 def status(url: str, host: str) -> int:
@@ -237,7 +239,7 @@ def status(url: str, host: str) -> int:
 
 
 def test_a_forwarded_port_works_and_a_foreign_name_does_not(ui: Ui) -> None:
-    base = ui.pages["verdict"].partition("#")[0]
+    base = ui.pages["compare cells"].partition("#")[0]
     assert status(base, "localhost:8080") == 200, "ssh -L 8080:127.0.0.1:5000"
     assert status(base, "127.0.0.1:8080") == 200
     assert status(base, "attacker.example") == 403
@@ -246,7 +248,7 @@ def test_a_forwarded_port_works_and_a_foreign_name_does_not(ui: Ui) -> None:
 def test_of_a_server_that_runs_elsewhere_it_says_the_same(
     ui: Ui, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = ui.pages["verdict"].partition("/#")[0]
+    base = ui.pages["compare cells"].partition("/#")[0]
     assert main(["ui", "--uri", f"{base}/", *(c.id for c in ui.campaigns)]) == 0
     assert capsys.readouterr().out.splitlines(keepends=True) == ui.said[1:]
     assert main(["ui", "--uri", base, f"{DAY}5a98"]) == 2
@@ -388,7 +390,7 @@ def test_the_cells_of_a_campaign_are_compared_without_scrolling_for_the_speed(
 
 def test_a_campaigns_page_begins_with_the_verdict(ui: Ui, seen: Viewed, screenshots: Path) -> None:
     campaign = ui.campaigns[0]
-    page = opened(seen, ui.pages["verdict"], campaign.id)
+    page = opened(seen, ui.pages[f"verdict of {campaign.id}"], campaign.id)
     page.get_by_text(headline(campaign.verdict), exact=True).wait_for()
     page.get_by_text("Datasets", exact=True).first.wait_for()
     seen.shot(screenshots, "mlflow_verdict")

@@ -174,7 +174,7 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("cell.time_limit_s=1e300", ["cell.time_limit_s", "out of range"]),
         ("cell=null", ["configuration", "string"]),
         ("cells.baseline=5 cells.baseline.engine.x=1", ["cells.baseline: found 5"]),
-        ("tracking.uri=", ["tracking.uri: empty"]),
+        ("tracking.uri=", ["tracking.uri: is no address", "null"]),
         ("build.toolchain=gcc", ["build.toolchain: found 'gcc'", "host, zig, ndk"]),
         ("build.ndk_dir=/ndk", ["build.ndk_dir: acts only with build.toolchain=ndk"]),
         (
@@ -306,3 +306,24 @@ def test_the_command_that_resumes_finds_the_same_runs_directory(runs_dir: str) -
     assert words[:3] == ["python", "-m", "harness"]
     composed = compose(words[3:])
     assert (composed["resume"], composed["runs_dir"]) == ("20261130T000000Z-x-1234", runs_dir)
+
+
+@pytest.mark.parametrize(
+    ("uri", "taken"),
+    [
+        *((u, True) for u in ("http://h:5000", "https://u:p@h/x", "http://[::1]:5000")),
+        *((u, True) for u in ("sqlite:////a/b.db", "postgresql+psycopg2://u:p@h/db")),
+        *((u, False) for u in ("''", "ftp://x", "localhost:5000", "/tmp/plain", "file:///x")),
+        *((u, False) for u in ("http://[::1", "http://", "http://h:x", "sqlite://")),
+    ],
+)
+def test_an_address_that_mlflow_does_not_take_is_refused_before_anything_runs(
+    uri: str, taken: bool
+) -> None:
+    lines = ["+experiment=matched_pair", f"tracking.uri={uri if uri == chr(39) * 2 else repr(uri)}"]
+    if taken:
+        assert check(compose(lines)).tracking.uri == uri
+    else:
+        with pytest.raises(UsageError, match=r"^tracking\.uri: is no address") as caught:
+            check(compose(lines))
+        assert "\n" not in str(caught.value)

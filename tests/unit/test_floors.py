@@ -47,6 +47,7 @@ FLOORS: list[set[str]] = [
         "looks",
         "session_config",
         "target_config",
+        "tracking_config",
         "build_config",
         "nightly_config",
     },
