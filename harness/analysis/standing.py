@@ -31,7 +31,8 @@ class Standing:
     """One candidate after the pairs that have run.
 
     `decided`: it needs no more cells. `effect_pct`, `ci_pct`: as of now; `tested`: at a look, else
-    they are an estimate at which nothing was decided. `next_look`: clean pairs at which p is
+    they are an estimate at which nothing was decided; `ci_level_pct`: the interval's level while
+    undecided, which is not that of the looks' own intervals. `next_look`: clean pairs at which p is
     compared next, None when no look is left; `pairs_left`: of the budget. `least_effect_pct`: what
     the last look would show in half of all cases, were the spread of the pairs to stay.
     `last_left_out`: why the pair that ran last does not count, None where it does.
@@ -45,6 +46,7 @@ class Standing:
     replaced_pairs: int
     effect_pct: float | None
     ci_pct: tuple[float, float] | None
+    ci_level_pct: float | None
     tested: bool
     next_look: int | None
     pairs_left: int
@@ -88,6 +90,7 @@ def _standing(plan: Plan, verdict: CampaignVerdict, own: CandidateVerdict) -> St
         replaced_pairs=sum(p.status == "replaced" for p in ran),
         effect_pct=own.effect_pct,
         ci_pct=own.ci_pct,
+        ci_level_pct=None if decided else (1 - schedule.alpha) * 100,
         tested=_at_a_test(looks),
         next_look=coming[0] if coming and not decided else None,
         pairs_left=0 if decided else budget - len(ran),
@@ -121,7 +124,8 @@ def standing_in_words(standing: Standing) -> str:
     if s.effect_pct is not None:
         estimate = f"{s.effect_pct:+.1f} %"
         if s.ci_pct is not None:
-            estimate += f" ({s.ci_pct[0]:+.1f} to {s.ci_pct[1]:+.1f})"
+            level = "" if s.ci_level_pct is None else f" at {s.ci_level_pct:.3g} %"
+            estimate += f" ({s.ci_pct[0]:+.1f} to {s.ci_pct[1]:+.1f}{level})"
         if not s.tested and not s.decided:
             estimate += ", not a test yet"
     pairs = f"{s.clean_pairs} clean of {counted(s.pairs, 'pair')}"
