@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness import rundir
 from harness.configure import conf_dir, load_yaml
-from harness.errors import DeviceError, UsageError
+from harness.errors import DeviceError, HarnessError, UsageError
 from harness.gate.compare import Question, compare
-from harness.gate.ledger import Kin, State, kin_of, record
-from harness.gate.metrics import Metric
+from harness.gate.ledger import OWN, Kin, State, States, Wish, accept, kin_of, record
+from harness.gate.metrics import METRICS, Metric
 from harness.gate.nights import Night, read_night
 from harness.gate.own import METRIC, own_cases
-from harness.gate.reading import sound
+from harness.gate.reading import measured_at_all, sound
 from harness.gate.result import EXIT_CODES, OUTPUT, GateResult, Kind, headline, overall
 from harness.gate.rule import Case
 from harness.schema import VerdictConfig
 from harness.typed import from_mapping, nearest
 
 LAST_GREEN = "last-green"
-# in gate.json: what a campaign's own verdict said, beside the entries of metrics
-OWN = "verdict"
+# what passed by any margin at all
+WIDEST_PCT = 100.0
+
+
+class NotAccepted(HarnessError):  # noqa: N818 - what was asked for was not done
+    """`--accept` made nothing green; no engine is accused."""
+
+    exit_code = EXIT_CODES["none"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +56,13 @@ def answer(request: Request) -> GateResult:
     except DeviceError as e:
         return unread(request, str(e))
     _check_arms(request, night)
+    if request.accept:
+        _check_acceptable(request, night)
     kin = kin_of(night, request.runs_dir)
     if request.baseline is None:
         return _own(request, night)
     if request.baseline == LAST_GREEN:
-        baseline = kin.last_green(request.metrics)
+        baseline = kin.last_green(_wish(request, night))
         if baseline is None:
             return _first(request, night, kin)
     else:
@@ -64,7 +73,45 @@ def answer(request: Request) -> GateResult:
         then = read_night(baseline)
     except DeviceError as e:
         return unread(request, str(e))
+    if then.started_unix_s is not None and night.started_unix_s is not None:
+        _check_order(then, night)
     return _compared(request, then, night, kin)
+
+
+def _wish(request: Request, night: Night) -> Wish:
+    return Wish(request.metrics, request.margin_pct, request.arms or night.arms)
+
+
+def _check_order(then: Night, now: Night) -> None:
+    """A gate looks forward: the other way round an engine that became worse would pass."""
+    dates = [_date(n.started_unix_s or 0.0) for n in (then, now)]
+    if then.same_cells(now):
+        raise UsageError(
+            f"--baseline {then.id} (began {dates[0]}): is the same campaign as the candidate "
+            f"{now.id} (began {dates[1]}), or a copy of it"
+        )
+    if (now.started_unix_s or 0.0) < (then.started_unix_s or 0.0):
+        raise UsageError(
+            f"--candidate {now.id}: began {dates[1]}, before the baseline {then.id} ({dates[0]}); "
+            "name the older one with --baseline"
+        )
+
+
+def _date(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+def _check_acceptable(request: Request, night: Night) -> None:
+    """What others are to be held against must have come to its end, and have been measured."""
+    if night.wrong is not None:
+        raise NotAccepted(f"--accept: not accepted: {night.id}: {night.wrong}")
+    for metric in request.metrics:
+        cells = [r for arm in request.arms or night.arms for r in night.cells_of(arm)]
+        if not any(r.status == "ok" and metric.of(r) is not None for r in cells):
+            raise NotAccepted(
+                f"--accept: not accepted: {night.id} has no {metric.name} that others could be "
+                "held against: no cell of it ended well and measured it"
+            )
 
 
 def _compared(request: Request, then: Night, now: Night, kin: Kin) -> GateResult:
@@ -85,14 +132,13 @@ def _compared(request: Request, then: Night, now: Night, kin: Kin) -> GateResult
     if set(then.builds) == set(now.builds) and then.builds:
         notes.append("both campaigns ran the same build of the engine")
     result = _result(request, "campaigns", now, cases, notes=[*notes, *kin.passed_over], then=then)
-    return _recorded(request, now, result, _states(request, cases))
+    return _recorded(request, now, result, _states(request, then, now, cases))
 
 
 def _first(request: Request, night: Night, kin: Kin) -> GateResult:
     """Nothing was compared, so nothing passed; but the next campaign has something to go by."""
     problems = sound(night, request.metrics)
     notes = list(kin.passed_over)
-    state: State = "none" if problems else "first"
     if request.accept:
         words = "there is no green campaign to compare with yet; accepted as the first"
     elif problems:
@@ -105,9 +151,27 @@ def _first(request: Request, night: Night, kin: Kin) -> GateResult:
         for metric in request.metrics
     )
     result = _result(request, "first", night, cases, notes=notes)
-    return _recorded(
-        request, night, result, dict.fromkeys((m.name for m in request.metrics), state)
-    )
+    return _recorded(request, night, result, _first_states(request, night, kin))
+
+
+def _first_states(request: Request, night: Night, kin: Kin) -> States:
+    """Of the metrics that were asked for; and of all others of which no earlier one is green:
+    what was green before would be overruled by a night that nobody held against it.
+    """
+    found: dict[str, dict[str, State]] = {}
+    for name, metric in METRICS.items():
+        asked = metric in request.metrics
+        if asked or kin.last_green(Wish([metric], WIDEST_PCT)) is None:
+            states = {arm: _first_state(night, arm, metric) for arm in night.arms}
+            if asked or "first" in states.values():
+                found[name] = states
+    return found
+
+
+def _first_state(night: Night, arm: str, metric: Metric) -> State:
+    if not measured_at_all(metric, arm, night):
+        return "unmeasured"
+    return "none" if sound(night, [metric], [arm]) else "first"
 
 
 def _own(request: Request, night: Night) -> GateResult:
@@ -126,7 +190,9 @@ def _own(request: Request, night: Night) -> GateResult:
     if night.wrong is not None:
         cases = cases or (Case("-", METRIC, "none", reasons=(f"{night.id}: {night.wrong}",)),)
     result = replace(_result(request, "verdict", night, cases), builds=_builds_within(night))
-    return _recorded(request, night, result, {OWN: _state(overall(cases))})
+    arms = {c.arm: [d for d in cases if d.arm == c.arm] for c in cases}
+    states = {arm: _state(overall(own)) for arm, own in arms.items()}
+    return _recorded(request, night, result, {OWN: states})
 
 
 def _builds_within(night: Night) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -170,33 +236,47 @@ def _result(
     )
 
 
-def _recorded(
-    request: Request, night: Night, result: GateResult, states: Mapping[str, State]
-) -> GateResult:
-    """Whatever cannot be written costs a note, never the answer."""
-    if request.arms is not None and not request.accept:
+def _recorded(request: Request, night: Night, result: GateResult, states: States) -> GateResult:
+    """Whatever cannot be written costs a note, never the answer; only accepting is to write."""
+    if request.accept:
+        try:
+            red = accept(
+                night,
+                request.metrics,
+                request.arms or night.arms,
+                result.baseline,
+                request.margin_pct,
+            )
+        except DeviceError as e:
+            raise NotAccepted(f"--accept: not accepted: {e}") from e
+        notes = [f"not accepted with it: {n} regressed; name it with --metric" for n in red]
+        return replace(result, notes=(*result.notes, *notes))
+    if request.arms is not None:
         words = "only some arms were asked for, so nothing is recorded in gate.json"
         return replace(result, notes=(*result.notes, words))
     try:
-        record(
-            night,
-            dict.fromkeys(states, "accepted") if request.accept else states,
-            baseline=result.baseline,
-            margin_pct=request.margin_pct,
-            accept=request.accept,
-        )
+        red = record(night, states, baseline=result.baseline, margin_pct=request.margin_pct)
     except DeviceError as e:
         return replace(result, notes=(*result.notes, f"warning: not recorded: {e}"))
-    return result
+    notes = [f"its regression of {name}, found before, stands: it is not green" for name in red]
+    return replace(result, notes=(*result.notes, *notes))
 
 
-def _states(request: Request, cases: Sequence[Case]) -> dict[str, State]:
-    """Of each metric, with the output, which is nobody's own."""
-    output = [c for c in cases if c.metric == OUTPUT]
-    return {
-        m.name: _state(overall([c for c in cases if c.metric == m.name] + output))
-        for m in request.metrics
-    }
+def _states(request: Request, then: Night, now: Night, cases: Sequence[Case]) -> States:
+    """Of each metric and arm, with the output, which is nobody's own."""
+    found: dict[str, dict[str, State]] = {}
+    for metric in request.metrics:
+        own = [c for c in cases if c.metric in (metric.name, OUTPUT)]
+        # an arm that is new was compared with nothing
+        found[metric.name] = dict.fromkeys(now.arms, "none")
+        for arm in dict.fromkeys((*now.arms, *(c.arm for c in own))):
+            its = [c for c in own if c.arm == arm]
+            if any(c.metric == metric.name for c in its):
+                found[metric.name][arm] = _state(overall(its))
+            elif arm in then.arms and not measured_at_all(metric, arm, then, now):
+                red = overall(its) == "regression"
+                found[metric.name][arm] = "regression" if red else "unmeasured"
+    return found
 
 
 def _state(outcome: str) -> State:

@@ -24,12 +24,33 @@ _TEXTS = ("text", "perplexity")
 
 
 def settings_of(arm: Arm) -> dict[str, Any]:
-    """What an arm asks for, without its name, its build and where its text lies."""
-    found = {k: v for k, v in to_json(arm).items() if k not in _FREE_SETTINGS}
+    """What an arm asks for, without its name, its build and where its text lies.
+
+    What is at its default is left out: a setting that only a later version has changes nothing of
+    what was asked before.
+    """
+    found = {k: v for k, v in _asked(arm).items() if k not in _FREE_SETTINGS}
     for key in _TEXTS:
         if found.get(key) is not None:
             found[key] = found[key]["sha256"]
     return found
+
+
+def _asked(value: Any) -> Any:
+    """As `to_json`, without fields at their defaults."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return to_json(value)
+    return {
+        f.name: _asked(own)
+        for f in dataclasses.fields(value)
+        if (own := getattr(value, f.name)) != _default(f)
+    }
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def unlike(arm: str, baseline: Night, candidate: Night) -> list[str]:
@@ -80,7 +101,8 @@ def _other_settings(arm: str, baseline: Night, candidate: Night) -> list[str]:
         return []  # an import knows no settings
     then, now = (_flat(settings_of(a)) for a in own if a is not None)
     differing = [k for k in then.keys() | now.keys() if then.get(k) != now.get(k)]
-    return [f"{k}: {then.get(k)} then, {now.get(k)} now" for k in sorted(differing)]
+    said = [[str(side.get(k, "its default")) for side in (then, now)] for k in sorted(differing)]
+    return [f"{k}: {a} then, {b} now" for k, (a, b) in zip(sorted(differing), said, strict=True)]
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

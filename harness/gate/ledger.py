@@ -26,17 +26,24 @@ from harness.journal import write_json
 from harness.jsonable import from_json
 
 GATE = "gate.json"
-State = Literal["pass", "regression", "none", "first", "accepted"]
+# in it, what a campaign's own verdict said, beside the entries of metrics
+OWN = "verdict"
+# `unmeasured`: the arm has no such metric (the speed of one that scores a text)
+State = Literal["pass", "regression", "none", "first", "accepted", "unmeasured"]
 GREEN: tuple[State, ...] = ("pass", "first", "accepted")
+_JUDGED: tuple[State, ...] = ("pass", "accepted", "regression")
+# by metric and arm
+States = Mapping[str, Mapping[str, State]]
 # older ones were measured on another state of the device; `between` knows as many differences
 CAMPAIGNS = max(OF_ALL_LOG_SD) + 1
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Of one metric; `state`: of its cases and those of the output.
+    """Of one metric; `state`: of all its cases and those of the output; `arms`: of each arm.
 
-    `levels`: ln of the metric by arm, more is better; None where the campaign could not be read.
+    `margin_pct`: what `pass` was said for. `levels`: ln of the metric by arm, more is better; None
+    where the campaign could not be read.
     """
 
     state: State
@@ -44,6 +51,21 @@ class Entry:
     margin_pct: float
     gated_unix_s: float
     levels: dict[str, float | None] = field(default_factory=dict)
+    arms: dict[str, State] = field(default_factory=dict)
+
+    def of(self, arm: str, margin_pct: float) -> State:
+        """What is known of an arm for a margin; one that was never judged is `none`."""
+        state = self.arms.get(arm, "none")
+        return "none" if state == "pass" and self.margin_pct > margin_pct else state
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What must be green to be compared with. `arms` None: whatever arms were judged."""
+
+    metrics: Sequence[Metric]
+    margin_pct: float
+    arms: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,20 +80,24 @@ class Ledger:
     builds: tuple[str, ...]
     gates: dict[str, Entry] = field(default_factory=dict)
 
-    def is_green(self, metrics: Sequence[Metric]) -> bool:
-        """For these metrics, of which a campaign may not have been asked before.
+    def is_green(self, wish: Wish) -> bool:
+        """For each of these metrics and arms, by a margin no wider than is asked for now.
 
         A regression in any other is not green. A campaign's own verdict compares two arms of it,
         and does not say how it stands to earlier ones.
         """
-        states = {name: e.state for name, e in self.gates.items()}
-        known = [s for name, s in states.items() if name in METRICS]
-        asked = [s for m in metrics if (s := states.get(m.name)) is not None]
-        return (
-            "regression" not in states.values()
-            and any(s in GREEN for s in known)
-            and all(s in GREEN for s in asked)
-        )
+        if any("regression" in (e.state, *e.arms.values()) for e in self.gates.values()):
+            return False
+        for metric in wish.metrics:
+            entry = self.gates.get(metric.name)
+            if entry is None:
+                return False
+            arms = tuple(entry.arms) if wish.arms is None else wish.arms
+            states = [entry.of(arm, wish.margin_pct) for arm in arms]
+            judged = [s for s in states if s != "unmeasured"]
+            if not judged or any(s not in GREEN for s in judged):
+                return False
+        return True
 
 
 def configuration_of(night: Night) -> str:
@@ -112,10 +138,10 @@ class Kin:
     nights: tuple[tuple[Path, Ledger], ...]
     passed_over: tuple[str, ...]
 
-    def last_green(self, metrics: Sequence[Metric]) -> Path | None:
+    def last_green(self, wish: Wish) -> Path | None:
         """The newest that is green and still there."""
         for directory, ledger in reversed(self.nights):
-            if ledger.is_green(metrics) and (directory / rundir.PLAN).is_file():
+            if ledger.is_green(wish) and (directory / rundir.PLAN).is_file():
                 return directory
         return None
 
@@ -139,7 +165,7 @@ class Kin:
         return found
 
 
-def newest_green(runs_dir: Path, metrics: Sequence[Metric]) -> Path | None:
+def newest_green(runs_dir: Path, wish: Wish) -> Path | None:
     """Of any experiment and device."""
     found = []
     for path in runs_dir.glob(f"*/{GATE}"):
@@ -147,11 +173,7 @@ def newest_green(runs_dir: Path, metrics: Sequence[Metric]) -> Path | None:
             ledger = read_ledger(path.parent)
         except DeviceError:
             continue
-        if (
-            ledger is not None
-            and ledger.is_green(metrics)
-            and (path.parent / rundir.PLAN).is_file()
-        ):
+        if ledger is not None and ledger.is_green(wish) and (path.parent / rundir.PLAN).is_file():
             found.append((ledger.started_unix_s or 0.0, path.parent))
     return max(found, default=(0.0, None))[1]
 
@@ -178,39 +200,84 @@ def kin_of(night: Night, runs_dir: Path) -> Kin:
     return Kin(tuple(nights), tuple(passed_over))
 
 
-def record(
-    night: Night,
-    states: Mapping[str, State],
-    *,
-    baseline: str | None,
-    margin_pct: float,
-    accept: bool = False,
-) -> None:
-    """Write what was found, by metric, beside the campaign; what stands of others stays.
+def record(night: Night, states: States, *, baseline: str | None, margin_pct: float) -> list[str]:
+    """Write what was found, by metric and arm, beside the campaign; what stands of others stays.
 
-    `accept`: regressions of others are accepted as well. Raises DeviceError when that cannot be
-    written.
+    So does what was judged before of one that is now `first`: of these, those that regressed.
+    Raises DeviceError when that cannot be written.
     """
-    if night.directory is None:
-        return
+    gates = _standing(night)
+    for name, arms in states.items():
+        entry = _entry(night, name, arms, baseline, margin_pct)
+        old = gates.get(name)
+        judged = {} if old is None else {a: s for a, s in old.arms.items() if s in _JUDGED}
+        if old is not None and judged and "first" in arms.values():
+            both = {**entry.arms, **judged}
+            entry = replace(old, state=_together(both), arms=both, levels=entry.levels)
+        gates[name] = entry
+    _write(night, gates)
+    return [n for n in states if "first" in states[n].values() and gates[n].state == "regression"]
+
+
+def accept(
+    night: Night,
+    metrics: Sequence[Metric],
+    arms: Sequence[str],
+    baseline: str | None,
+    margin: float,
+) -> list[str]:
+    """Make these metrics and arms green by hand; the names of those that still regress.
+
+    Raises DeviceError when that cannot be written.
+    """
+    gates = _standing(night)
+    for metric in metrics:
+        own: dict[str, State] = dict.fromkeys(arms, "accepted")
+        old = gates.get(metric.name)
+        if old is None:
+            gates[metric.name] = _entry(night, metric.name, own, baseline, margin)
+        else:  # of the others it still says what was found, by which margin
+            both = {**old.arms, **own}
+            gates[metric.name] = replace(
+                old, state=_together(both), arms=both, levels=_levels(night, metric.name)
+            )
+    if (own_verdict := gates.get(OWN)) is not None:  # it is of all arms, and overruled as well
+        left = {a: s for a, s in own_verdict.arms.items() if a not in arms}
+        gates[OWN] = replace(own_verdict, arms=left, state=_together(left) if left else "accepted")
+    _write(night, gates)
+    return [name for name, e in gates.items() if "regression" in (e.state, *e.arms.values())]
+
+
+def _standing(night: Night) -> dict[str, Entry]:
     try:
-        old = read_ledger(night.directory)
+        old = None if night.directory is None else read_ledger(night.directory)
     except DeviceError:  # what is damaged is made anew
         old = None
-    gates = dict(old.gates) if old is not None else {}
-    if accept:
-        gates = {
-            n: replace(e, state="accepted") if e.state == "regression" else e
-            for n, e in gates.items()
-        }
-    for name, state in states.items():
-        gates[name] = Entry(
-            state=state,
-            baseline=baseline,
-            margin_pct=margin_pct,
-            gated_unix_s=time.time(),
-            levels=_levels(night, name),
-        )
+    return {} if old is None else dict(old.gates)
+
+
+def _entry(
+    night: Night, name: str, arms: Mapping[str, State], baseline: str | None, margin_pct: float
+) -> Entry:
+    return Entry(
+        state=_together(arms),
+        baseline=baseline,
+        margin_pct=margin_pct,
+        gated_unix_s=time.time(),
+        levels=_levels(night, name),
+        arms=dict(arms),
+    )
+
+
+def _together(arms: Mapping[str, State]) -> State:
+    """Of all arms: the worst."""
+    order: tuple[State, ...] = ("regression", "none", "accepted", "first", "pass", "unmeasured")
+    return next((s for s in order if s in arms.values()), "none")
+
+
+def _write(night: Night, gates: dict[str, Entry]) -> None:
+    if night.directory is None:
+        return
     ledger = Ledger(
         campaign=night.id,
         experiment=night.experiment,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.configure import load_yaml
+from harness.errors import DeviceError, UsageError
 from harness.journal import Event, read_journal
 from harness.judgement import Measured, judge
 from harness.records import CellRecord, Plan
@@ -65,6 +66,15 @@ class Night:
         """Its records, sound ones only, in order."""
         return [r for r in self.records if r.arm == arm]
 
+    def same_cells(self, other: Night) -> bool:
+        """Whether both hold the same measurements: those of one place in the order, at one time."""
+        own, its = (
+            {r.index: (r.cell, r.started_unix_s, r.ended_unix_s) for r in n.records}
+            for n in (self, other)
+        )
+        both = own.keys() & its.keys()
+        return bool(both) and all(own[i] == its[i] and own[i][1] is not None for i in both)
+
     def lost_of(self, arm: str) -> list[str]:
         """Why cells of it that began are not among those, in order."""
         own = {c.index: c.name for c in self.plan.cells if c.arm == arm}
@@ -79,7 +89,14 @@ class Night:
 
 
 def read_night(directory: Path) -> Night:
-    """Raises UsageError where there is no such campaign, DeviceError for a damaged journal."""
+    """Raises DeviceError naming the file of the campaign that is damaged."""
+    try:
+        return _read(directory)
+    except UsageError as e:  # of its own files, which nobody typed
+        raise DeviceError(str(e)) from e
+
+
+def _read(directory: Path) -> Night:
     measured = Measured.read(directory)
     records = tuple(measured.records())
     stored = load_yaml(directory / CONFIG)

@@ -55,14 +55,29 @@ def _same_settings(night: Night, v: CandidateVerdict) -> bool:
     return own == its
 
 
+def _nothing_differs(night: Night, baseline: str, candidate: str) -> str | None:
+    """One file as both engines, and one configuration: of a change of the engine that shows none.
+
+    By the hash of what ran, as two builds may call themselves alike.
+    """
+    its, own = night.plan.arms.get(baseline), night.plan.arms.get(candidate)
+    ran = {r.identity.engine_sha256 for a in (baseline, candidate) for r in night.cells_of(a)}
+    if its is None or own is None or len(ran) != 1 or ran == {None}:
+        return None
+    if settings_of(its) != settings_of(own):
+        return None
+    return f"nothing differs: {baseline} and {candidate} ran the same build with the same settings"
+
+
 def _case(night: Night, v: CandidateVerdict, margin_pct: float) -> Case:
     outcome, words = _outcome(night, v, margin_pct)
     failed = [w for r in night.cells_of(v.candidate) if not r.is_result for w in no_speed(r)]
     baseline = night.plan.baseline or v.baseline
     lost = [*night.lost_of(baseline), *night.lost_of(v.candidate)]
+    same = _nothing_differs(night, baseline, v.candidate)
     few = [w for a in (baseline, v.candidate) if (w := night.mostly_lost(a)) is not None]
-    if few:
-        outcome, words = "none", few[0]
+    if few or same is not None:
+        outcome, words = "none", same or few[0]
     elif outcome != "regression" and (failed or lost):
         outcome, words = "none", (failed or lost)[0]
     own = [night.cells_of(baseline), night.cells_of(v.candidate)]

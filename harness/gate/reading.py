@@ -72,14 +72,15 @@ def _refused_as_asked(record: CellRecord) -> bool:
     return record.status == "refused" and record.is_result
 
 
-def sound(night: Night, metrics: Sequence[Metric]) -> list[str]:
+def sound(night: Night, metrics: Sequence[Metric], arms: Sequence[str] | None = None) -> list[str]:
     """Why the campaign cannot serve others as their baseline; empty where it can."""
+    asked = night.arms if arms is None else arms
     if night.wrong is not None:
         return [f"{night.id}: {night.wrong}"]
-    problems = [w for r in night.records if not r.is_result for w in no_speed(r)]
-    problems += [w for arm in night.arms for w in night.lost_of(arm)]
+    problems = [w for a in asked for r in night.cells_of(a) if not r.is_result for w in no_speed(r)]
+    problems += [w for arm in asked for w in night.lost_of(arm)]
     for metric in metrics:
-        for arm in night.arms:
+        for arm in asked:
             if not measured_at_all(metric, arm, night):
                 continue
             cells, why = readable(night, arm, metric)

@@ -18,7 +18,7 @@ from harness.build.programs import describe
 from harness.configure import compose, load_yaml, resolved
 from harness.errors import HarnessError, UsageError
 from harness.gate.answer import LAST_GREEN, Request, answer
-from harness.gate.ledger import newest_green
+from harness.gate.ledger import Wish, newest_green
 from harness.gate.metrics import METRICS
 from harness.gate.nights import Night, read_night
 from harness.gate.own import METRIC
@@ -84,7 +84,8 @@ def run_and_answer(
 def _find(request: Request) -> Path:
     if request.baseline != LAST_GREEN:
         return rundir.find_campaign(str(request.baseline), request.runs_dir, "--baseline ")
-    found = newest_green(request.runs_dir, [METRICS[METRIC]])
+    wish = Wish([METRICS[METRIC]], request.margin_pct, request.arms)
+    found = newest_green(request.runs_dir, wish)
     if found is None:
         raise UsageError(
             f"--baseline {LAST_GREEN}: no campaign in {request.runs_dir} has passed; name one, or "
@@ -105,7 +106,7 @@ def _wanted(night: Night, baseline: Path, request: Request, overrides: Sequence[
     arm = _arm(night, request)
     old = None if arm is None else _engine(night, arm, stored)
     if arm is not None and old is not None:
-        kept = [w for w in words if not _is_of(w, _OWN_GROUPS)]
+        kept = _of_present([w for w in words if not _is_of(w, _OWN_GROUPS)], stored)
         _same_as_stored(kept, words, stored, _FREE)
         settings = {k: v for k, v in stored["cells"][arm].items() if k != "binary"}
         cells = {WAS: {**settings, "binary": str(old)}, NOW: settings}
@@ -119,6 +120,7 @@ def _wanted(night: Night, baseline: Path, request: Request, overrides: Sequence[
         note = f"{NOW} is the present engine, {WAS} that of {night.id} ({old}), both as its {arm}"
         return Wanted((*kept, *own, where, *overrides), True, note)
     kept = [w for w in words if not _is_of(w, ("runs_dir", "resume", "plan_only"))]
+    kept = _of_present(kept, stored)
     _same_as_stored(kept, words, stored, _FREE_ANEW)
     builds = ", ".join(night.builds) or "an unknown one"
     if arm is None:
@@ -184,6 +186,23 @@ def _words(directory: Path) -> list[str] | None:
     created = next((e for e in read_journal(directory) if e.event == CREATED), None)
     words = None if created is None else created.data.get("overrides")
     return [str(w) for w in words] if isinstance(words, list) else None
+
+
+def _of_present(words: Sequence[str], stored: Mapping[str, Any]) -> list[str]:
+    """Without the engines that were given: those are of then, and what is gated is of now."""
+    kept: list[str] = []
+    for word in words:
+        key = word.lstrip("+").partition("=")[0]
+        if key in ("engine.binary", "cell.binary"):
+            continue
+        if key.startswith("cells.") and key.endswith(".binary"):  # it may be all that the cell has
+            kept.append(word.partition("=")[0] + "=null")
+        else:
+            kept.append(word)
+    if any(_is_of(w, ("cells",)) and "{" in w and "binary" in w for w in kept):
+        given = [name for name, cell in stored["cells"].items() if cell.get("binary") is not None]
+        kept += [f"++cells.{name}.binary=null" for name in given]
+    return kept
 
 
 def _is_of(word: str, groups: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness import rundir
 from harness.errors import HarnessError
-from harness.gate.answer import Request, answer
+from harness.gate.answer import LAST_GREEN, Request, answer
 from harness.gate.junit import junit_xml
 from harness.gate.markdown import escaped
 from harness.gate.markdown import markdown as page_of
@@ -46,7 +46,12 @@ class Gated:
 def gate_all(
     runs_dir: Path, state: SweepState, *, baseline: str, margin_pct: float
 ) -> tuple[Gated, ...]:
-    """Every campaign that began, in order; one that was left out is nobody's fault, and absent."""
+    """Every campaign that began, in order; one that was left out is nobody's fault, and absent.
+
+    Raises UsageError where there is no such baseline.
+    """
+    if baseline != LAST_GREEN:
+        rundir.find_campaign(baseline, runs_dir, "--gate ")
     begun = [p for p in state.parts if p.status not in ("left_out", "planned")]
     return tuple(_gated(runs_dir, part, baseline, margin_pct) for part in begun)
 

@@ -272,7 +272,7 @@ def test_another_output_is_a_regression_of_its_own(
 
     unsteady = night(tmp_path, 3, change=now_and_then)
     gate("--baseline", stored["baseline"], "--candidate", unsteady, code=REGRESSION)
-    found = gate("--baseline", unsteady, "--candidate", stored["baseline"], code=UNREADABLE)
+    found = gate("--baseline", unsteady, "--candidate", stored["faster"], code=UNREADABLE)
     assert "already" in reasons(found)
 
 
@@ -318,9 +318,9 @@ def test_a_level_that_is_to_be_refused_is_nothing_to_compare_until_it_is_not(
     found = gate("--baseline", then, "--candidate", now, code=PASS)
     assert {c["arm"] for c in found["cases"]} == {"B"}
     # a level that the engine no longer takes, or takes at last, is news that no number tells
-    ran = night(tmp_path, 3)
+    ran, again = night(tmp_path, 3), night(tmp_path, 4, change=refused)
     for words in (
-        ("--baseline", ran, "--candidate", now),
+        ("--baseline", ran, "--candidate", again),
         ("--baseline", then, "--candidate", ran),
     ):
         assert case(gate(*words, code=UNREADABLE), "C")["outcome"] == "none"

@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cell_parts import make_arm
 from gate_parts import night
 
 from harness.cli import main
-from harness.records import CellRecord, GivenBinary
+from harness.errors import UsageError
+from harness.gate.comparable import settings_of
+from harness.gate.ledger import GATE
+from harness.gate.rerun import _of_present
+from harness.records import Arm, CellRecord, GivenBinary
+from harness.sweep.gating import gate_all
+from harness.sweep.state import SweepState
 
 PASS, REGRESSION, USAGE, UNREADABLE = 0, 1, 2, 3
 
@@ -235,3 +242,156 @@ def test_a_finished_campaign_that_was_resumed_is_not_at_its_end(
     finished = {"event": "campaign_finished", "seq": len(lines), "unix_s": 9.0}
     journal.write_text(text + json.dumps(finished) + "\n")
     gate(*TWO, code=PASS)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "config.yaml", "journal.jsonl"])
+def test_a_damaged_campaign_is_an_answer_whatever_file_of_it_is_damaged(
+    name: str, gate: Any, runs: Path, stored: dict[str, Path]
+) -> None:
+    (runs / stored["same"].name / name).write_bytes(b"[\xff\n{}\n")
+    for words in (TWO, ("--candidate", "same"), ("--baseline", "same", "--candidate", "after")):
+        found = gate(*words, code=UNREADABLE)
+        assert name in reasons(found)
+
+
+def test_a_copy_or_an_older_campaign_is_no_candidate(
+    gate: Any, runs: Path, stored: dict[str, Path]
+) -> None:
+    copy = runs / "copy"
+    shutil.copytree(runs / stored["baseline"].name, copy)
+    assert "or a copy of it" in gate("--baseline", "baseline", "--candidate", copy, code=USAGE)
+    line = gate("--baseline", "slower", "--candidate", "same", code=USAGE)
+    assert "before the baseline" in line and line.count("2025-06-1") == 2
+
+
+def test_the_same_build_as_both_arms_shows_nothing(gate: Any, changed: Any) -> None:
+    def one_file(r: CellRecord, data: dict[str, Any]) -> None:
+        data["identity"]["engine_sha256"] = "e" * 64
+
+    directory = changed("win", one_file)
+    plan = json.loads((directory / "plan.json").read_text())
+    gate("--candidate", "win", code=PASS if _differ(plan) else UNREADABLE)
+    plan["arms"]["C"] = {**plan["arms"]["B"], "name": "C"}
+    (directory / "plan.json").write_text(json.dumps(plan))
+    assert "ran the same build" in gate("--candidate", "win", code=UNREADABLE)["headline"]
+
+
+def _differ(plan: Any) -> bool:
+    b, c = ({**plan["arms"][arm], "name": ""} for arm in "BC")
+    return bool(b != c)
+
+
+def test_the_present_engine_is_not_the_one_that_was_given_then() -> None:
+    words = [
+        *("+experiment=x", "engine.binary=/old", "+cell.binary=/old", "cells.a.binary=/old"),
+        *("engine.launcher=/l", "cell.n_predict=9"),
+    ]
+    stored = {"cells": {"a": {"binary": "/old"}, "b": {"binary": None}}}
+    kept = ["+experiment=x", "cells.a.binary=null", "engine.launcher=/l", "cell.n_predict=9"]
+    assert _of_present(words, stored) == kept
+    inline = "cells={a:{binary:/old},b:{}}"
+    assert _of_present([inline], stored) == [inline, "++cells.a.binary=null"]
+
+
+# --- last-green -----------------------------------------------------------------------------------
+
+LAST = ("--baseline", "last-green", "--candidate")
+
+
+def baseline_of(found: Any, stored: dict[str, Path]) -> str | None:
+    names = {path.name: name for name, path in stored.items()}
+    return names.get(found["baseline"])
+
+
+def test_what_was_gated_by_one_metric_is_not_green_for_another(
+    gate: Any, stored: dict[str, Path]
+) -> None:
+    gate(*LAST, "baseline", code=UNREADABLE)
+    # the first is one for every metric of it
+    assert gate(*LAST, "same", "--metric", "hit_rate", code=PASS)["kind"] == "campaigns"
+    gate(*LAST, "slower", "--metric", "hit_rate", code=PASS)
+    found = gate(*LAST, "after", code=REGRESSION)
+    assert baseline_of(found, stored) == "baseline"
+
+
+def test_a_first_night_of_one_metric_overrules_no_other(
+    gate: Any, runs: Path, stored: dict[str, Path]
+) -> None:
+    gate(*LAST, "baseline", code=UNREADABLE)
+    path = runs / stored["baseline"].name / GATE
+    ledger = json.loads(path.read_text())
+    del ledger["gates"]["hit_rate"]  # of a version that did not know it
+    path.write_text(json.dumps(ledger))
+    assert gate(*LAST, "slower", "--metric", "hit_rate", code=UNREADABLE)["kind"] == "first"
+    assert baseline_of(gate(*LAST, "after", code=REGRESSION), stored) == "baseline"
+
+
+def test_a_regression_is_not_made_a_first_night(gate: Any, stored: dict[str, Path]) -> None:
+    gate("--baseline", "baseline", "--candidate", "slower", code=REGRESSION)
+    found = gate(*LAST, "slower", code=UNREADABLE)
+    assert "found before, stands" in " ".join(found["notes"])
+    assert gate(*LAST, "after", code=UNREADABLE)["kind"] == "first"
+
+
+def test_what_passed_by_a_wide_margin_is_not_green_for_a_narrow_one(
+    gate: Any, stored: dict[str, Path]
+) -> None:
+    gate(*LAST, "baseline", code=UNREADABLE)
+    gate(*LAST, "slower", "--margin", "50", code=PASS)
+    assert baseline_of(gate(*LAST, "after", code=REGRESSION), stored) == "baseline"
+    found = gate(*LAST, "after", "--margin", "50", code=PASS)
+    assert baseline_of(found, stored) == "slower"
+
+
+def test_an_arm_that_is_accepted_makes_no_other_green(
+    gate: Any, runs: Path, stored: dict[str, Path]
+) -> None:
+    gate(*LAST, "baseline", code=UNREADABLE)
+    gate(*LAST, "slower", "--arm", "B", "--accept", code=PASS)
+    ledger = json.loads((runs / stored["slower"].name / GATE).read_text())
+    assert ledger["gates"]["tok_s"]["arms"] == {"B": "accepted"}
+    assert baseline_of(gate(*LAST, "after", code=REGRESSION), stored) == "baseline"
+    found = gate(*LAST, "after", "--arm", "B", code=PASS)
+    assert baseline_of(found, stored) == "slower"
+    gate(*LAST, "slower", "--accept", code=PASS)
+    assert baseline_of(gate(*LAST, "after", code=PASS), stored) == "slower"
+
+
+def test_accepting_one_metric_leaves_the_regression_of_another(
+    gate: Any, stored: dict[str, Path]
+) -> None:
+    gate("--baseline", "baseline", "--candidate", "slower", code=REGRESSION)
+    found = gate(*LAST, "slower", "--metric", "hit_rate", "--accept", code=PASS)
+    assert "tok_s regressed; name it" in " ".join(found["notes"])
+
+
+def test_what_cannot_be_accepted_is_refused(
+    gate: Any, runs: Path, stored: dict[str, Path], changed: Any
+) -> None:
+    directory = runs / stored["same"].name
+    words = ("--candidate", "same", "--accept")
+    (directory / GATE).mkdir()
+    assert "not accepted" in gate(*words, code=UNREADABLE)
+    (directory / GATE).rmdir()
+    assert "has no rss_peak_bytes" in gate(*words, "--metric", "rss_peak_bytes", code=UNREADABLE)
+    journal = directory / "journal.jsonl"
+    journal.write_text(journal.read_text().replace("campaign_imported", "campaign_created"))
+    assert "did not come to its end" in gate(*words, code=UNREADABLE)
+    assert not (directory / GATE).exists()
+
+
+def test_a_later_versions_setting_at_its_default_is_the_same_configuration() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Later(Arm):
+        novel: int | None = None
+
+    arm = make_arm()
+    later = Later(**{f.name: getattr(arm, f.name) for f in dataclasses.fields(Arm)})
+    assert settings_of(later) == settings_of(arm)
+    assert settings_of(dataclasses.replace(later, novel=1)) != settings_of(arm)
+
+
+def test_a_sweep_is_not_gated_against_what_is_not_there(tmp_path: Path) -> None:
+    state = SweepState("s", "s", (), ())
+    with pytest.raises(UsageError, match="--gate TYPO: no campaign there"):
+        gate_all(tmp_path, state, baseline="TYPO", margin_pct=3.0)
