@@ -1,4 +1,4 @@
-"""From the files that a cell left behind to its record. Reads the cell's directory, writes nothing.
+"""From the files that a cell left behind to its record. Reads directories, writes nothing.
 
 The same files give the same record, so a campaign can be read again without the device.
 """
@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.device_course import DeviceCourse, device_course
@@ -18,7 +19,8 @@ from harness.build.types import EngineBuild, EngineFile
 from harness.device.launcher import LauncherResult, last_word, read_result
 from harness.device.sentinel import excursions
 from harness.engines import native
-from harness.errors import DeviceError
+from harness.errors import DeviceError, UsageError
+from harness.journal import JOURNAL, RECORD, finished_cells, read_journal
 from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
 from harness.session_config import SessionConfig
 from harness.words import counted
@@ -106,6 +108,51 @@ def collect_cell(
         status_detail=detail,
         excursions=None if limits is None else excursions(_content(cell_dir / DEVICE), limits),
     )
+
+
+# --- the cells of a campaign ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Records that can be relied on, and what every token took, by cell index.
+
+    `damaged`: what is wrong with the finished cells that are not among them.
+    """
+
+    records: dict[int, CellRecord]
+    series: dict[int, Series | None]
+    damaged: dict[int, str]
+
+
+def sound_cells(directory: Path) -> Sound:
+    """Of the campaign in `directory`, as all judge, show and log them.
+
+    Raises UsageError (no journal) and DeviceError (it is damaged).
+    """
+    journal = directory / JOURNAL
+    if not journal.is_file():
+        raise UsageError(
+            f"{journal}: there is no such file, and nothing else says which cells were finished; "
+            "restore it"
+        )
+    events = read_journal(directory)
+    if not events and any(directory.glob(f"cells/*/{RECORD}")):
+        raise UsageError(f"{journal}: is empty, but there are cells; restore it")
+    found = finished_cells(directory, events)
+    damaged = dict(found.damaged)
+    series: dict[int, Series | None] = {}
+    for index, record in found.records.items():
+        series[index], wrong = read_series_of(cell_dir_of(directory, record), record)
+        if wrong is not None:
+            damaged[index] = wrong
+    sound = {i: r for i, r in sorted(found.records.items()) if i not in damaged}
+    return Sound(sound, series, damaged)
+
+
+def cell_dir_of(directory: Path, record: CellRecord) -> Path:
+    """Where a cell's files are, in its campaign's directory."""
+    return directory / "cells" / f"{record.index:02d}-{record.cell}"
 
 
 def read_output(cell_dir: Path, record: CellRecord) -> Output | None:

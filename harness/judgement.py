@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import rundir
-from harness.collect import read_device, read_output, read_series, read_series_of
+from harness.collect import cell_dir_of, read_device, read_output, read_series, sound_cells
 from harness.configure import conf_dir, load_yaml
 from harness.errors import UsageError
-from harness.journal import JOURNAL, finished_cells, json_sha256, read_journal
+from harness.journal import JOURNAL, json_sha256, read_journal
 from harness.jsonable import from_json
 from harness.records import CellRecord, Plan
 from harness.schema import BLOCK_DESIGNS, COMPARING, VerdictConfig
@@ -58,23 +58,10 @@ class Measured:
 
         Raises UsageError (no journal) and DeviceError (it is damaged).
         """
-        if not (self.directory / JOURNAL).is_file():
-            raise UsageError(
-                f"{self.directory / JOURNAL}: there is no such file, and nothing else says which "
-                "cells were finished; restore it"
-            )
-        events = read_journal(self.directory)
-        if not events and any(self.directory.glob("cells/*/record.json")):
-            raise UsageError(
-                f"{self.directory / JOURNAL}: is empty, but there are cells; restore it"
-            )
-        found = finished_cells(self.directory, events)
-        self.damaged = dict(found.damaged)
-        for index, record in found.records.items():
-            self._series[index], wrong = read_series_of(self.cell_dir(record), record)
-            if wrong is not None:
-                self.damaged[index] = wrong
-        return [r for i, r in sorted(found.records.items()) if i not in self.damaged]
+        found = sound_cells(self.directory)
+        self.damaged = found.damaged
+        self._series |= found.series
+        return list(found.records.values())
 
     def series(self, records: Sequence[CellRecord]) -> dict[int, Series]:
         """What every token took, by cell index, of those cells that recorded it."""
@@ -95,7 +82,7 @@ class Measured:
 
     def cell_dir(self, record: CellRecord) -> Path:
         """Where a cell's files are."""
-        return self.directory / "cells" / f"{record.index:02d}-{record.cell}"
+        return cell_dir_of(self.directory, record)
 
 
 def judge_directory(directory: Path) -> CampaignVerdict:

@@ -8,12 +8,11 @@ What a cell's parameters and metrics are called, and why: `tracking_cells`.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from harness import rundir
 from harness.analysis import tables
@@ -21,12 +20,11 @@ from harness.analysis.found import finding_tables
 from harness.analysis.identity import identity_in_words, identity_verdict
 from harness.analysis.levels import levels_in_words
 from harness.analysis.verdict_words import headline, numbers_in_words
-from harness.configure import load_yaml, to_yaml
+from harness.collect import cell_dir_of
+from harness.configure import to_yaml
 from harness.engines.native import TOKENS, read_tokens
-from harness.errors import DeviceError
-from harness.journal import RECORD, ended_as, read_journal
-from harness.jsonable import from_json
-from harness.records import CellRecord, CellStatus, Plan
+from harness.journal import RECORD, ended_as
+from harness.records import CellRecord, CellStatus
 from harness.rundir import PLOTS
 from harness.tracking_cells import (
     Point,
@@ -37,6 +35,7 @@ from harness.tracking_cells import (
     cell_points,
 )
 from harness.tracking_inputs import Input, inputs
+from harness.tracking_read import Stored, measuring_again, read_stored
 from harness.tracking_text import (
     CAMPAIGN,
     KIND,
@@ -105,22 +104,6 @@ class CampaignData:
     sweep: rundir.Sweep | None = None
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """What lies in a campaign's directory; None or empty where it is not (yet) there."""
-
-    directory: Path
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    plan: Plan | None
-    verdict: CampaignVerdict | None
-    records: tuple[CellRecord, ...] = ()
-    cell_dirs: tuple[Path, ...] = field(default=())
-    sweep: rundir.Sweep | None = None
-    running: bool = False
-    standing: str | None = None
-
-
 def read_campaign(
     directory: Path, *, running: bool = False, standing: str | None = None
 ) -> CampaignData:
@@ -129,10 +112,9 @@ def read_campaign(
     `running`: it is under way, and `standing` is what can be said so far. Raises DeviceError
     naming the file that is damaged. Files that are not there are not logged.
     """
-    stored = replace(_read(directory), running=running, standing=standing)
+    stored = replace(read_stored(directory), running=running, standing=standing)
     cells = tuple(
-        _cell_run(stored, record, cell_dir)
-        for record, cell_dir in zip(stored.records, stored.cell_dirs, strict=True)
+        _cell_run(stored, record, cell_dir_of(directory, record)) for record in stored.records
     )
     config = without_secrets(stored.config)
     return CampaignData(
@@ -165,45 +147,10 @@ def campaign_tables(
     return found
 
 
-def _read(directory: Path) -> _Stored:
-    plan, verdict = directory / rundir.PLAN, directory / rundir.VERDICT
-    config = directory / rundir.CONFIG
-    found: list[tuple[CellRecord, Path]] = []
-    for path in directory.glob(f"cells/*/{RECORD}"):
-        found.append((_dataclass(CellRecord, path), path.parent))
-    found.sort(key=lambda pair: pair[0].index)
-    return _Stored(
-        directory=directory,
-        config=(load_yaml(config) if config.is_file() else None) or {},
-        environment=_json(directory / rundir.ENVIRONMENT) or {},
-        plan=_dataclass(Plan, plan) if plan.is_file() else None,
-        verdict=_dataclass(CampaignVerdict, verdict) if verdict.is_file() else None,
-        records=tuple(record for record, _ in found),
-        cell_dirs=tuple(cell_dir for _, cell_dir in found),
-        sweep=rundir.read_sweep(directory),
-    )
-
-
-def _json(path: Path) -> Any:
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as e:
-        raise DeviceError(f"{path}: not JSON ({e})") from e
-
-
-def _dataclass(cls: type[Any], path: Path) -> Any:
-    try:
-        return from_json(cls, _json(path), str(path))
-    except ValueError as e:
-        raise DeviceError(str(e)) from e
-
-
 # --- the parent ----------------------------------------------------------------------------------
 
 
-def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
+def _parent_run(stored: Stored, cells: Sequence[RunData]) -> RunData:
     params = flatten(without_secrets(stored.config))
     environment = {k: v for k, v in stored.environment.items() if k not in _LONG}
     if isinstance(cpu := environment.get("cpu"), dict):
@@ -236,7 +183,8 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
     tags["harness.verdict"] = cut(_in_a_sentence(stored, status), TAG_CHARS)
     tags[NOTE] = cut(_campaign_note(stored, status), TAG_CHARS)
     names = (
-        *(rundir.PLAN, rundir.ENVIRONMENT, rundir.VERDICT, rundir.SWEEP),
+        *(rundir.PLAN, rundir.ENVIRONMENT, rundir.SWEEP),
+        *(() if stored.verdict is None else (rundir.VERDICT,)),
         *("journal.jsonl", "report.html"),
     )
     return RunData(
@@ -253,22 +201,21 @@ def _parent_run(stored: _Stored, cells: Sequence[RunData]) -> RunData:
     )
 
 
-def _campaign_status(stored: _Stored) -> RunStatus:
+def _campaign_status(stored: Stored) -> RunStatus:
     """FINISHED: every planned cell ran and is a result. KILLED: it did not come to its end."""
     if stored.running:
         return "RUNNING"
-    try:
-        end = ended_as(read_journal(stored.directory))
-    except DeviceError:  # no journal, or one that only resuming can judge: the records decide
-        end = None
+    end = ended_as(stored.events)
+    planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
+    whole = len(stored.records) + len(stored.damaged) >= planned
     if end == "campaign_interrupted":
         return "KILLED"
     if end == "campaign_stopped" or not all(r.is_result for r in stored.records):
         return "FAILED"
-    if end == "campaign_finished":  # also when it was decided before all cells had run
-        return "FINISHED"
-    planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
-    return "FINISHED" if len(stored.records) >= planned else "KILLED"
+    if end is None and (not whole or measuring_again(stored.events)):
+        return "KILLED"
+    # FINISHED also when it was decided before all cells had run
+    return "FAILED" if stored.damaged else "FINISHED"
 
 
 def _verdict_numbers(verdict: CampaignVerdict) -> Iterator[tuple[str, float | None]]:
@@ -296,7 +243,7 @@ def _in_short(verdict: CampaignVerdict | None) -> str:
     )
 
 
-def _in_a_sentence(stored: _Stored, status: RunStatus) -> str:
+def _in_a_sentence(stored: Stored, status: RunStatus) -> str:
     """For a table of campaigns; the note says it at length."""
     if stored.verdict is not None:
         return headline(stored.verdict)
@@ -305,10 +252,12 @@ def _in_a_sentence(stored: _Stored, status: RunStatus) -> str:
         return f"running, {cells} measured" + (
             "" if not stored.standing else f": {stored.standing}"
         )
+    if stored.damaged:
+        cells = f"{counted(len(stored.damaged), 'cell')} damaged, {cells}"
     return f"no verdict, {cells} measured"
 
 
-def _campaign_note(stored: _Stored, status: RunStatus) -> str:
+def _campaign_note(stored: Stored, status: RunStatus) -> str:
     """The verdict in words, as Markdown: it heads the run's page."""
     planned = len(stored.plan.cells) if stored.plan is not None else len(stored.records)
     lines = []
@@ -317,6 +266,11 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
         lines += [] if stored.standing is None else [f"\nso far: {stored.standing}"]
     if status == "KILLED":
         lines.append(f"**interrupted**: {len(stored.records)} of {planned} cells measured")
+    for index, wrong in sorted(stored.damaged.items()):
+        lines.append(f"**{_cell_at(stored, index)} is damaged, and left out**: {wrong}")
+    if stored.outdated and status != "RUNNING":
+        words = f"`python -m harness report {stored.directory.name}` judges what is left"
+        lines.append(f"no verdict is shown, as the last one was of other cells; {words}")
     for r in stored.records:
         if r.status != "ok":
             lines.append(f"**{r.cell} {r.status}**: {r.status_detail or 'no reason given'}")
@@ -334,10 +288,15 @@ def _campaign_note(stored: _Stored, status: RunStatus) -> str:
     return "\n".join(lines) or "nothing measured"
 
 
+def _cell_at(stored: Stored, index: int) -> str:
+    cells = () if stored.plan is None else stored.plan.cells
+    return next((c.name for c in cells if c.index == index), f"cell {index}")
+
+
 # --- a cell --------------------------------------------------------------------------------------
 
 
-def _cell_run(stored: _Stored, record: CellRecord, cell_dir: Path) -> RunData:
+def _cell_run(stored: Stored, record: CellRecord, cell_dir: Path) -> RunData:
     campaign = stored.directory.name
     arms = {} if stored.plan is None else stored.plan.arms
     arm = arms.get(record.arm)
@@ -377,7 +336,7 @@ def _read_points(record: CellRecord, tokens: Path, start_ms: int) -> Iterator[Po
     return cell_points(record, read_tokens(content), start_ms)
 
 
-def _timing(stored: _Stored, record: CellRecord) -> str:
+def _timing(stored: Stored, record: CellRecord) -> str:
     """Whether the cell's speed is its arm's: clean, contaminated, unusable, unknown."""
     cells = () if stored.verdict is None else stored.verdict.cells
     return next((c.status for c in cells if c.index == record.index), "unknown")

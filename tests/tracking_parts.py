@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import rundir
-from harness.journal import JOURNAL, RECORD, write_json
+from harness.journal import JOURNAL, RECORD, read_journal, write_json
 from harness.jsonable import from_json
 from harness.records import (
     Arm,
@@ -78,6 +79,7 @@ def write_campaign(runs: Path, name: str = "20261129T200000Z-matched_pair-0001")
 def write_another_cell(directory: Path, index: int, tokens: int = TOKENS) -> None:
     """One more of the baseline."""
     write_cell(directory, PlannedCell(index, f"again{index}", "baseline", "baseline", 0.0), tokens)
+    write_journal_again(directory)
 
 
 def write_cell(directory: Path, planned: PlannedCell, tokens: int = TOKENS) -> None:
@@ -139,11 +141,24 @@ def write_verdict(directory: Path, outcome: str, effect_pct: float) -> None:
 
 
 def write_journal(directory: Path, *events: str) -> None:
-    lines = [
-        json.dumps({"seq": i, "unix_s": START_S, "event": e})
-        for i, e in enumerate(("campaign_started", *events))
-    ]
-    (directory / JOURNAL).write_text("\n".join(lines) + "\n")
+    """Of the cells that are there, and after them `events`."""
+    lines: list[dict[str, Any]] = [{"event": "campaign_started"}]
+    for path in sorted(directory.glob(f"cells/*/{RECORD}")):
+        content = path.read_bytes()
+        named = {"record": str(path.relative_to(directory)), "index": int(path.parent.name[:2])}
+        sha256 = hashlib.sha256(content).hexdigest()
+        lines.append({"event": "cell_finished", **named, "sha256": sha256})
+    lines += [{"event": e} for e in events]
+    text = "".join(
+        json.dumps({"seq": i, "unix_s": START_S} | e) + "\n" for i, e in enumerate(lines)
+    )
+    (directory / JOURNAL).write_text(text)
+
+
+def write_journal_again(directory: Path) -> None:
+    """As the session would have left it, had the cells been as they are now."""
+    kept = [e.event for e in read_journal(directory)]
+    write_journal(directory, *(e for e in kept if e not in ("campaign_started", "cell_finished")))
 
 
 def record_of(directory: Path, cell: str) -> CellRecord:
