@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -203,11 +204,14 @@ def sync_parent(known: Known, data: CampaignData) -> None:
         parent.status = "RUNNING"
     fresh = {k: v for k, v in new.params.items() if k not in parent.params}
     now_ms = round(time.time() * 1e3)  # of two values for one step the store shows the later one
+    found = list(new.read_points())
+    # a metric cannot be taken back: what is no longer concluded is not a number
+    gone = {k for k, v in parent.metrics.items() if not math.isnan(v)} - {p.key for p in found}
     points = [
         replace(p, unix_ms=now_ms if p.key in parent.metrics else p.unix_ms)
-        for p in new.read_points()
+        for p in found
         if parent.metrics.get(p.key) != p.value
-    ]
+    ] + [Point(key, math.nan, now_ms, 0) for key in sorted(gone)]
     for some in _batches(known.entities, fresh, points):
         client.log_batch(parent.run_id, **some)
     parent.params |= fresh

@@ -440,6 +440,7 @@ def test_a_damaged_record_is_named_and_the_rest_is_logged(runs: Path) -> None:
     assert f"{directory}/cells/00-baseline/record.json: changed" in tags["mlflow.note.content"]
     assert "1 cell damaged, 2 cells measured" in tags["harness.verdict"]
     assert not [k for k in tags if k.startswith("verdict.")], "it was of three cells"
+    assert math.isnan(store.parent.data.metrics["effect_pct.cache_half"])
 
 
 def test_without_its_journal_nothing_says_which_cells_count(runs: Path) -> None:
