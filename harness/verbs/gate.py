@@ -23,7 +23,7 @@ RunCampaign = Callable[[Sequence[str]], int]
 _EXIT_CODES = (
     "exit codes: 0 pass; 1 regression, or another output; 3 no readable verdict (a contaminated "
     "campaign is neither a regression nor a pass), also the first campaign, which has nothing to "
-    "be compared with; 2 wrong usage; 130 interrupted"
+    "be compared with, and one that cannot be accepted; 2 wrong usage; 130 interrupted"
 )
 
 
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "--baseline",
         metavar="RUN",
         help="a campaign's directory, its id in --runs-dir, or last-green: the newest before the "
-        "candidate, of its experiment, configuration and device, that passed",
+        "candidate, of its experiment, configuration and device, that passed by no wider margin",
     )
     p.add_argument("--candidate", metavar="RUN", help="a campaign's directory or id")
     p.add_argument(
