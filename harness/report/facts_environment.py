@@ -59,9 +59,12 @@ def settings_table(contents: Contents) -> Shown:
     """Of a phone: what was switched for the campaign, and whether it took."""
     table = Rows("", ("setting", "wanted", "before", "now", "took", "why not"))
     for s in _mappings(contents, "settings"):
-        took = {True: "yes", False: "no"}.get(s.get("took"), "not known")  # type: ignore[arg-type]
+        took = "yes" if s.get("took") is True else "no" if s.get("took") is False else "not known"
         table.add(
-            *(str(s.get(key) or "–") for key in ("setting", "wanted", "before", "now")),
+            *(
+                "–" if s.get(key) is None else str(s[key])
+                for key in ("setting", "wanted", "before", "now")
+            ),
             Cell(took, tone="bad" if took == "no" else ""),
             str(s.get("reason") or "–"),
         )
