@@ -41,6 +41,8 @@ from harness.tracking_text import CAMPAIGN, KIND, PARENT, SWEEP, without_credent
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
+    from harness.rundir import Sweep
+
 ANSWER_S = 10.0  # so long may a server take to say that it is well
 
 DATABASE_ATTEMPTS = 3  # to connect, 0.4 s
@@ -140,16 +142,7 @@ class CampaignLog:
         client = _client(self.where)
         experiment_id = _experiment_id(client, self._experiment, self.where, self._runs_dir)
         stop_dead(client, besides=data.campaign)
-        tags = dict(data.parent.tags)
-        if data.sweep is not None:
-            name = f"sweep {data.sweep.name} {data.sweep.id}"
-            own = {SWEEP: data.sweep.id, KIND: "sweep"}
-            tags[PARENT] = only_one(
-                client,
-                experiment_id,
-                own,
-                lambda: client.create_run(experiment_id, tags=own, run_name=name),
-            ).info.run_id
+        tags = {**data.parent.tags, **_below(client, experiment_id, data.sweep)}
         if data.parent.status == "RUNNING":
             tags |= {HOST: this_host(), DIRECTORY: str(self.campaign_dir.resolve())}
         parent = only_one(
@@ -163,6 +156,9 @@ class CampaignLog:
                 run_name=data.parent.name,
             ),
         )
+        # Two that start a sweep at once each make its run. The one that goes may have gone before
+        # ours hung below it, so that nobody moved ours.
+        tags |= _below(client, experiment_id, data.sweep)
         cells: dict[str, list[Logged]] = {}
         for run in search(client, [experiment_id], {PARENT: parent.info.run_id}):
             cells.setdefault(str(run.info.run_name), []).append(Logged(run))
@@ -237,6 +233,21 @@ def _make_sqlite(path: Path) -> None:
             return
         except OSError:  # a file system without links
             made.rename(path)
+
+
+def _below(client: MlflowClient, experiment_id: str, sweep: Sweep | None) -> dict[str, str]:
+    """The tag that hangs a campaign's run below the one of its sweep, which is made as needed."""
+    if sweep is None:
+        return {}
+    own = {SWEEP: sweep.id, KIND: "sweep"}
+    name = f"sweep {sweep.name} {sweep.id}"
+    found = only_one(
+        client,
+        experiment_id,
+        own,
+        lambda: client.create_run(experiment_id, tags=own, run_name=name),
+    )
+    return {PARENT: str(found.info.run_id)}
 
 
 def _experiment_id(client: MlflowClient, name: str, uri: str, runs_dir: Path) -> str:

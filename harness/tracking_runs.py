@@ -38,6 +38,8 @@ HOST, DIRECTORY = "harness.host", "harness.directory"
 STILL_RUNNING = "attributes.status = 'RUNNING'"
 # For another process that logs the same campaign; it is seldom more than a moment.
 ALONE_S = 20.0
+# of one that writes what follows from others' runs, while these change
+SETTLE_ATTEMPTS = 10
 
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -113,15 +115,23 @@ def only_one(
     keep, *others = sorted(found, key=lambda run: (run.info.start_time or 0, run.info.run_id))
     for other in others:
         for child in list(search(client, [experiment_id], {PARENT: other.info.run_id})):
-            client.set_tag(child.info.run_id, PARENT, keep.info.run_id)
+            with _unless_deleted(client, child.info.run_id):
+                client.set_tag(child.info.run_id, PARENT, keep.info.run_id)
         delete(client, other.info.run_id)
     return keep
 
 
 def delete(client: Client, run_id: str) -> None:
     """A run that another process has just deleted is as good."""
-    try:
+    with _unless_deleted(client, run_id):
         client.delete_run(run_id)
+
+
+@contextmanager
+def _unless_deleted(client: Client, run_id: str) -> Iterator[None]:
+    """A run that another process has deleted since it was found takes no change, and needs none."""
+    try:
+        yield
     except Exception:
         if client.get_run(run_id).info.lifecycle_stage != "deleted":
             raise
@@ -171,28 +181,38 @@ def _experiment_ids(client: Client) -> list[str]:
 def settle_sweep(client: Client, experiment_id: str, sweep: str) -> None:
     """State and note of a sweep's run follow from those of its campaigns.
 
-    While campaigns are still to come it runs, unless the last one was interrupted.
+    While campaigns are still to come it runs, unless the last one was interrupted. Several that end
+    at once each write what they have just read; so who writes looks again, and the last of them
+    finds, after what it wrote, all that there is.
     """
-    for run in search(client, [experiment_id], {SWEEP: sweep, KIND: "sweep"}):
-        campaigns = sorted(
-            search(client, [experiment_id], {SWEEP: sweep, KIND: "campaign"}),
-            key=lambda c: int(c.data.tags.get(SWEEP_INDEX, "0")),
-        )
-        states = [str(c.info.status) for c in campaigns]
-        whole = len(campaigns) >= max(
-            (int(c.data.tags.get(SWEEP_COUNT, "1")) for c in campaigns), default=1
-        )
-        status = _state_of(states, whole)
-        lines = [
-            f"- `{c.data.tags.get(OVERRIDES) or c.data.tags.get(CAMPAIGN)}`: "
-            f"{c.data.tags.get(NOTE, '').partition(chr(10))[0].strip('*') or c.info.status.lower()}"
-            for c in campaigns
-        ]
-        client.set_tag(run.info.run_id, NOTE, cut("\n".join(lines), TAG_CHARS))
-        if status == "RUNNING":
-            client.update_run(run.info.run_id, status=status)
-        elif run.info.status != status:
-            client.set_terminated(run.info.run_id, status)
+    campaigns = list(search(client, [experiment_id], {SWEEP: sweep, KIND: "campaign"}))
+    for _ in range(SETTLE_ATTEMPTS):
+        status, note = _summary(campaigns)
+        for run in search(client, [experiment_id], {SWEEP: sweep, KIND: "sweep"}):
+            with _unless_deleted(client, run.info.run_id):
+                client.set_tag(run.info.run_id, NOTE, note)
+                if status == "RUNNING":
+                    client.update_run(run.info.run_id, status=status)
+                elif run.info.status != status:
+                    client.set_terminated(run.info.run_id, status)
+        campaigns = list(search(client, [experiment_id], {SWEEP: sweep, KIND: "campaign"}))
+        if _summary(campaigns) == (status, note):
+            return
+
+
+def _summary(campaigns: list[Any]) -> tuple[str, str]:
+    """State and note of a sweep of these campaigns' runs."""
+    campaigns = sorted(campaigns, key=lambda c: int(c.data.tags.get(SWEEP_INDEX, "0")))
+    states = [str(c.info.status) for c in campaigns]
+    whole = len(campaigns) >= max(
+        (int(c.data.tags.get(SWEEP_COUNT, "1")) for c in campaigns), default=1
+    )
+    lines = [
+        f"- `{c.data.tags.get(OVERRIDES) or c.data.tags.get(CAMPAIGN)}`: "
+        f"{c.data.tags.get(NOTE, '').partition(chr(10))[0].strip('*') or c.info.status.lower()}"
+        for c in campaigns
+    ]
+    return _state_of(states, whole), cut("\n".join(lines), TAG_CHARS)
 
 
 def _state_of(states: list[str], whole: bool) -> str:

@@ -165,3 +165,12 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     runs = tmp_path_factory.mktemp("store") / "runs"
     log_campaign(write_campaign(runs, "template"), uri=None, runs_dir=runs, experiment="template")
     return (runs / "mlflow.db").read_bytes()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, empty_store: bytes) -> Path:
+    """A directory of campaigns with a store."""
+    path = tmp_path / "runs"
+    path.mkdir()
+    (path / "mlflow.db").write_bytes(empty_store)
+    return path

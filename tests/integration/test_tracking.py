@@ -46,14 +46,6 @@ from harness.verdicts import CampaignVerdict
 pytestmark = pytest.mark.slow  # making a store's tables takes seconds
 
 
-@pytest.fixture
-def runs(tmp_path: Path, empty_store: bytes) -> Path:
-    path = tmp_path / "runs"
-    path.mkdir()
-    (path / "mlflow.db").write_bytes(empty_store)
-    return path
-
-
 def log(directory: Path, **options: Any) -> str:
     return log_campaign(
         directory, uri=None, runs_dir=directory.parent, experiment=EXPERIMENT, **options

@@ -111,14 +111,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def runs(tmp_path: Path, empty_store: bytes) -> Path:
-    path = tmp_path / "runs"
-    path.mkdir()
-    (path / "mlflow.db").write_bytes(empty_store)
-    return path
-
-
 # --- a campaign goes on --------------------------------------------------------------------------
 
 
