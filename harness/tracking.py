@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.tracking_client import SharedClient
 from harness.tracking_data import CampaignData, read_campaign
 from harness.tracking_log import Known, Logged, drop, sync_cell, sync_parent
 from harness.tracking_runs import (
@@ -39,8 +40,6 @@ from harness.tracking_store import (
 from harness.tracking_text import CAMPAIGN, KIND, PARENT, SWEEP, without_credentials
 
 if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
-
     from harness.rundir import Sweep
 
 ANSWER_S = 10.0  # so long may a server take to say that it is well
@@ -201,7 +200,7 @@ def _named(uri: str) -> Iterator[None]:
         raise TrackingError(scrubbed(f"MLflow store {uri}: {first}", uri)) from None
 
 
-def _client(uri: str) -> MlflowClient:
+def _client(uri: str) -> SharedClient:
     if uri.startswith("sqlite:///"):
         _make_sqlite(Path(uri.removeprefix("sqlite:///")))
     if not is_server(uri):
@@ -211,7 +210,7 @@ def _client(uri: str) -> MlflowClient:
         utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
     from mlflow.tracking import MlflowClient
 
-    return MlflowClient(tracking_uri=uri)
+    return SharedClient(MlflowClient(tracking_uri=uri))
 
 
 def _make_sqlite(path: Path) -> None:
@@ -235,7 +234,7 @@ def _make_sqlite(path: Path) -> None:
             made.rename(path)
 
 
-def _below(client: MlflowClient, experiment_id: str, sweep: Sweep | None) -> dict[str, str]:
+def _below(client: SharedClient, experiment_id: str, sweep: Sweep | None) -> dict[str, str]:
     """The tag that hangs a campaign's run below the one of its sweep, which is made as needed."""
     if sweep is None:
         return {}
@@ -250,7 +249,7 @@ def _below(client: MlflowClient, experiment_id: str, sweep: Sweep | None) -> dic
     return {PARENT: str(found.info.run_id)}
 
 
-def _experiment_id(client: MlflowClient, name: str, uri: str, runs_dir: Path) -> str:
+def _experiment_id(client: SharedClient, name: str, uri: str, runs_dir: Path) -> str:
     """The experiment's id; it is created, or restored when it was deleted, as needed."""
     from mlflow.exceptions import MlflowException
 

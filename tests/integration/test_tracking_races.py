@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_parts import EXPERIMENT, parent_of, write_campaign, write_journal
+from tracking_parts import EXPERIMENT, assert_whole, parent_of, write_campaign, write_journal
 
 from harness.journal import Journal, write_json
 from harness.rundir import SWEEP, Sweep
 from harness.tracking import CampaignLog, log_campaign
+from harness.tracking_client import ATTEMPTS
 from harness.tracking_process import LoggingProcess
 from harness.tracking_runs import settle_sweep
-from harness.tracking_store import default_uri
+from harness.tracking_store import TrackingError, default_uri
 from harness.tracking_worker import Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -124,6 +125,37 @@ def test_a_campaign_that_ends_while_a_sweep_s_state_is_written_counts(runs: Path
     settle_sweep(Interrupted(client, "set_tag", end), experiment_id, ID)
     (sweep,) = sweeps(client, experiment_id)
     assert sweep.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_row_that_another_writes_at_the_same_moment_is_written_again(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """As PostgreSQL refused the dataset of their model to one of four campaigns."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    log_inputs = MlflowClient.log_inputs
+    refused = []
+
+    def race(*args: Any) -> None:
+        if len(refused) < times:
+            refused.append(args)
+            raise MlflowException(
+                "(psycopg2.errors.UniqueViolation) duplicate key value violates unique "
+                'constraint "dataset_pk"'
+            )
+        log_inputs(*args)
+
+    monkeypatch.setattr(MlflowClient, "log_inputs", race)
+    directory = member(runs, 0)
+    if times == 1:
+        log(directory)
+        assert_whole(default_uri(runs), directory)
+    else:
+        with pytest.raises(TrackingError, match="UniqueViolation"):
+            log(directory)
+    assert len(refused) == min(times, ATTEMPTS)
 
 
 def test_a_sweep_s_run_that_gives_way_to_another_takes_no_campaign_with_it(

@@ -32,7 +32,7 @@ FLOORS: list[set[str]] = [
     {"tracking_data", "tracking_views", "tracking_runs"},
     {"tracking_read"},
     {"tracking_store", "tracking_cells", "collect"},
-    {"tracking_text", "tracking_inputs"},
+    {"tracking_text", "tracking_inputs", "tracking_client"},
     {"device"},
     {"analysis", "verify", "events"},
     {"targets", "engines"},
