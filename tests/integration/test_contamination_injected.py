@@ -23,7 +23,7 @@ OVERRIDES = (
 )
 
 
-def test_held_cells_are_found_and_no_candidate_is_blamed(tmp_path: Path) -> None:
+def test_held_cells_are_found_and_their_pairs_left_out(tmp_path: Path) -> None:
     engine = ensure_engine().engine
     log = tmp_path / "starts.txt"
     try:
@@ -58,4 +58,13 @@ def test_held_cells_are_found_and_no_candidate_is_blamed(tmp_path: Path) -> None
         for index in (*pair.baseline_cells, *pair.candidate_cells)
     }
     assert held <= left_out
-    assert judged.verdict.verdicts[0].outcome not in ("win", "loss")
+    verdict = judged.verdict.verdicts[0]
+    assert verdict.clean_pairs < 7, "the draws of this seed hold cells of more pairs than that"
+    # Pairs as they are come out as a win or a loss in 1 of 20 such campaigns, by the error that the
+    # last resort may spend: a busy machine has shown it. How often, tests/bench counts. Never
+    # without saying so.
+    if verdict.outcome in ("win", "loss"):
+        assert verdict.p is not None and verdict.p <= 0.05
+        assert "are tested as they are" in verdict.reasons[0]
+    elif verdict.clean_pairs < len(judged.verdict.pairs) / 2:
+        assert verdict.outcome == "contaminated"
