@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import UsageError
-from harness.schema import check_config, known_keys, merge_cells
+from harness.schema import known_keys
 from harness.typed import nearest
+from harness.validation import check_config, merge_cells
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader

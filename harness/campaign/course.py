@@ -24,9 +24,9 @@ from harness.configure import check, compose, load_yaml, overridden, resolved, t
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.judgement import CREATED, stored_plan
 from harness.plan import make_plan
-from harness.schema import check_config
 from harness.tracking_store import without_password
 from harness.tracking_text import without_credentials
+from harness.validation import check_config
 
 if TYPE_CHECKING:
     from harness.device.readiness import Readiness

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import configure, schema
+from harness import configure, schema, validation
 from harness.configure import check, compose, overridden, resolved, to_yaml
 from harness.errors import UsageError
 from harness.rundir import difference, resume_command
+from harness.tracking_config import TrackingConfig
+from harness.typed import nearest
 
 SIZES = "+experiment=cache_sizes"
 
@@ -42,7 +44,7 @@ def test_the_main_job_is_the_four_cell_session_that_its_users_know() -> None:
     assert config.design == schema.DesignConfig("four_cell", "baseline", None)
     assert config.schedule.spacing_s == 30
     assert config.memory.limit_mb is None
-    assert config.tracking == schema.TrackingConfig(enabled=True, uri=None)
+    assert config.tracking == TrackingConfig(enabled=True, uri=None)
     assert all(c.engine.no_eog and c.n_predict == 1024 for c in config.cells.values())
     b, retention, spec2 = (cell.engine for cell in config.cells.values())
     assert (b.drop_cold_experts, b.dense_weights, b.predict_prefetch) == (0.75, "anon", False)
@@ -128,7 +130,7 @@ def test_composing_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_is_stored_is_read_back_as_the_same() -> None:
     data = compose([SIZES, "cells.cache_half.n_predict=64"])
     stored = yaml.safe_load(to_yaml(resolved(data)))
-    assert schema.check_config(stored) == check(data)
+    assert validation.check_config(stored) == check(data)
     assert difference(stored, resolved(data)) == []
 
 
@@ -282,8 +284,8 @@ def test_every_field_of_the_schema_is_in_the_defaults() -> None:
 
 
 def test_nearest_falls_back_to_the_list() -> None:
-    assert schema.nearest("xyz", ["b", "a"]) == "; known: a, b"
-    assert schema.nearest("aple", ["apple", "pear"]) == "; did you mean 'apple'?"
+    assert nearest("xyz", ["b", "a"]) == "; known: a, b"
+    assert nearest("aple", ["apple", "pear"]) == "; did you mean 'apple'?"
 
 
 @pytest.mark.parametrize(

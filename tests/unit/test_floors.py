@@ -40,6 +40,7 @@ FLOORS: list[set[str]] = [
     {"models", "build", "replay"},
     {"cachedir"},
     {"verdicts"},
+    {"validation"},
     {"records", "schema"},
     {
         "engine_flags",
