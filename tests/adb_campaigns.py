@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from adb_device import AdbDevice
-from adb_device_parts import Adb, free_port, host
+from adb_device_parts import Adb, host
+from ports import free_port
 
 from harness.build.toolchain import find_toolchain, links_statically
 

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class Adb:
@@ -39,7 +31,7 @@ class Adb:
         return ["adb", *(["-s", self.serial] if self.serial else []), *map(str, words)]
 
     def run(
-        self, *words: Any, stdin: bytes = b"", timeout_s: float = 30
+        self, *words: Any, stdin: bytes = b"", timeout_s: float = 300
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             self.argv(*words),
@@ -82,7 +74,7 @@ class Adb:
         lines = Adb(self.home, self.port).ok("devices").splitlines()[1:]
         return dict(line.split("\t") for line in lines if "\t" in line)
 
-    def wait_for_state(self, serial: str, state: str | None, timeout_s: float = 20) -> None:
+    def wait_for_state(self, serial: str, state: str | None, timeout_s: float = 120) -> None:
         """None: it is not listed any more."""
         deadline = time.monotonic() + timeout_s
         while (now := self.states().get(serial)) != state:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tracking_parts import free_port
+from ports import free_port
 
 USER, PASSWORD = "harness", "s3cr3t-pw"
 

@@ -29,7 +29,7 @@ DRIVER = TESTS / "device_driver.py"
 ENDING_S = 10.0
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 240.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come to be in time"

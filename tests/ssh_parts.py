@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from harness.target_config import SshConfig
 
@@ -39,13 +40,6 @@ def needs_root() -> None:
     """Skip the test where namespaces cannot be made."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root, and unshare")
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def make_key(
@@ -165,7 +159,7 @@ Subsystem sftp internal-sftp
         self._process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while b"Server listening" not in (self.log.read_bytes() if self.log.exists() else b""):
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < until, "sshd does not start"
@@ -206,7 +200,10 @@ Subsystem sftp internal-sftp
         a session goes on, unless it has a process tree of its own."""
         if self._process is None:
             return
-        for pid in reversed(sshds_below(self._process.pid)):
+        for listener in self.sessions()[:1]:  # or it takes one more while the others are killed
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(listener, signal.SIGSTOP)
+        for pid in reversed(self.sessions()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
@@ -221,7 +218,7 @@ Subsystem sftp internal-sftp
         assert self._process is not None
         listener = sshds_below(self._process.pid)[0]
         os.kill(listener, signal.SIGTERM)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while self.listens():
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -382,7 +379,7 @@ class Network:
         """All as before `cut` and `swallow`."""
         self._in(1, f"ip route del blackhole {self.CLIENT}/32 2>/dev/null || true")
         self._in(1, "ip link set cable1 up")
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         for which, device in enumerate(("cable0", "cable1")):
             show = [*self._enter(which), "ip", "-br", "link", "show", "dev", device]
             while b" UP " not in subprocess.run(show, check=True, capture_output=True).stdout:

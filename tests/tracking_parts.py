@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
+
 from harness import rundir
 from harness.journal import JOURNAL, RECORD, read_journal, write_json
 from harness.jsonable import from_json
@@ -198,12 +200,6 @@ class Store:
 
 
 # --- servers -------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Server:

@@ -19,7 +19,7 @@ from .layout import DeviceUnavailableError, Layout, give_to_shell, make_base, wh
 from .sensors import Sensors
 from .supervisor import processes_of
 
-_START_S = 20.0
+_START_S = 120.0
 _START = "import sys; sys.path.insert(0, {0!r}); from {1}.supervisor import main; main()"
 
 
@@ -149,7 +149,7 @@ class AdbDevice:
     def log(self) -> str:
         return self.layout.log.read_text(errors="replace")
 
-    def wait_until_up(self, timeout_s: float = 20.0) -> None:
+    def wait_until_up(self, timeout_s: float = 120.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not self._order("status")["up"]:
             if time.monotonic() > deadline:

@@ -20,7 +20,7 @@ from .faults import Behaviour, Settings
 from .layout import Layout
 from .namespace import boot, listen_on, reserve
 
-_ANSWER_S = 20.0
+_ANSWER_S = 120.0
 
 
 class OrderError(Exception):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from adb_campaigns import LONG, SURVEY, Campaign, Phone, phone, quoted
 from adb_device import AdbDevice, why_unavailable
-from adb_device_parts import free_port
+from ports import free_port
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from adb_device import AdbDevice, why_unavailable
-from adb_device_parts import Adb, free_port, host
+from adb_device_parts import Adb, host
+from ports import free_port
 from ssh_parts import Sshd, needs_sshd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

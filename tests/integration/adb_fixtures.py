@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from adb_device import AdbDevice
-from adb_device_parts import Adb, free_port, host
+from adb_device_parts import Adb, host
+from ports import free_port
 
 
 @pytest.fixture(scope="module")

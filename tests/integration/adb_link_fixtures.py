@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from adb_device import AdbDevice
-from adb_device_parts import Adb, free_port, host
+from adb_device_parts import Adb, host
 from adb_link_parts import config
+from ports import free_port
 
 from harness.targets import adb, adb_copy
 from harness.targets.adb import AdbLink

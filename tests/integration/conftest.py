@@ -44,7 +44,7 @@ def cell(launcher: Path, tmp_path: Path) -> Run:
 
     def run(*program: Any, popen: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
         argv = command(launcher, tmp_path / "cell", options, list(program))
-        done = subprocess.run(argv, capture_output=True, check=False, timeout=60, **(popen or {}))
+        done = subprocess.run(argv, capture_output=True, check=False, timeout=300, **(popen or {}))
         assert done.returncode == 0, done.stderr
         assert done.stdout == b""
         return result_of(tmp_path / "cell")
@@ -72,7 +72,7 @@ def started(launcher: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess
     yield start
     for process in running:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=120)
 
 
 @pytest.fixture

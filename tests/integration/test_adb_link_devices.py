@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from adb_device import AdbDevice, Settings, why_unavailable
-from adb_device_parts import Adb, free_port, host
+from adb_device_parts import Adb, host
 from adb_link_fixtures import (  # noqa: F401
     device,
     impatient,
@@ -21,6 +21,7 @@ from adb_link_fixtures import (  # noqa: F401
     shared,
 )
 from adb_link_parts import TMP, config
+from ports import free_port
 
 from harness.errors import DeviceError
 from harness.targets import adb, android

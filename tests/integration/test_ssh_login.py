@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ssh_parts import Sshd, free_port, make_key
+from ports import free_port
+from ssh_parts import Sshd, make_key
 
 from harness.errors import DeviceError, UsageError
 from harness.target_config import SshConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -34,7 +35,7 @@ class Board:
     def call(self, *args: Any, code: int = 0, **popen: Any) -> dict[str, Any]:
         """The answer to a verb; no answer is one line on stderr."""
         done = subprocess.run(
-            [self.launcher, *map(str, args)], capture_output=True, check=False, timeout=60, **popen
+            [self.launcher, *map(str, args)], capture_output=True, check=False, timeout=300, **popen
         )
         assert done.returncode == code, done
         if done.stdout:
@@ -57,7 +58,7 @@ class Board:
     def is_locked(self, lock: Path) -> bool:
         return self.call("locked", lock)["locked"]
 
-    def result(self, seconds: float = 20) -> dict[str, Any]:
+    def result(self, seconds: float = 120) -> dict[str, Any]:
         """Of the cell, once its launcher has ended."""
         wait_for(lambda: not self.is_locked(self.cell_lock), seconds)
         return result_of(self.cell)
@@ -80,9 +81,11 @@ class Board:
 
     def end(self) -> None:
         for pid in self.pids:
-            if is_alive(pid) and b"moe-launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGTERM)
-                wait_for(lambda pid=pid: not is_alive(pid))
+            # it may just be ending by itself
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if is_alive(pid) and b"moe-launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGTERM)
+                    wait_for(lambda pid=pid: not is_alive(pid))
 
 
 class Attendance:
@@ -120,7 +123,7 @@ class Attendance:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        code = self.process.wait(timeout=10)
+        code = self.process.wait(timeout=120)
         self.process.stdout.close()
         return code
 
