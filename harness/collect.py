@@ -21,7 +21,8 @@ from harness.device.sentinel import excursions
 from harness.engines import native
 from harness.errors import DeviceError, UsageError
 from harness.journal import JOURNAL, RECORD, finished_cells, read_journal
-from harness.records import Arm, CellRecord, CellStatus, Metrics, PlannedCell, TargetId, Wait
+from harness.planned import Arm, PlannedCell
+from harness.records import CellRecord, CellStatus, Metrics, TargetId, Wait
 from harness.session_config import SessionConfig
 from harness.words import counted
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import CellRecord, Excursion, GateOutcome, GateWhat, PlannedCell
+from harness.planned import PlannedCell
+from harness.readings import Excursion, GateOutcome, GateWhat
+from harness.records import CellRecord
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from harness import rundir
 from harness.errors import HarnessError
 from harness.journal import load_records
 from harness.jsonable import from_json, to_json
-from harness.records import Arm, Plan, TargetId
+from harness.planned import Arm, Plan
+from harness.records import TargetId
 
 # Newest first. So many that a night finds what it left out for some nights; of one without any of
 # the arms only its plan is read.

@@ -268,7 +268,7 @@ class Journal:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Store `value` (plain data or the dataclasses of `records`) as JSON, whole or not at all."""
+    """Store `value` (plain data or dataclasses) as JSON, whole or not at all."""
     write_atomically(path, _dump(value))
 
 

@@ -20,7 +20,8 @@ from harness.configure import conf_dir, load_yaml
 from harness.errors import UsageError
 from harness.journal import JOURNAL, json_sha256, read_journal
 from harness.jsonable import from_json
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.schema import BLOCK_DESIGNS, COMPARING, VerdictConfig
 from harness.typed import from_mapping, say
 

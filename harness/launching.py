@@ -15,7 +15,8 @@ from harness.device.sentinel import TAIL_BYTES, LiveSentinel
 from harness.engines import native
 from harness.errors import DeviceError
 from harness.events import CellExcursion, CellStarted, SessionEvent
-from harness.records import Arm, Excursion, PlannedCell
+from harness.planned import Arm, PlannedCell
+from harness.readings import Excursion
 from harness.report.device_words import excursion_in_words
 from harness.session_config import SessionConfig
 from harness.stopping import StopFlag

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from harness.errors import UsageError
 from harness.looks import look_schedule
-from harness.records import (
+from harness.planned import (
     Arm,
     Coins,
     EngineSettings,

@@ -1,6 +1,7 @@
-"""Plain data that crosses rooms: what a campaign plans and measures. Touches nothing.
+"""What was measured of a cell, as plain data that crosses rooms. Touches nothing.
 
-What is concluded from it: `verdicts`, `findings`.
+What was asked for: `planned`. What the device showed: `readings`. What is concluded from it:
+`verdicts`, `findings`.
 
 Everything here round-trips through JSON (`harness.jsonable`). `None` means *not measured*,
 never zero. Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes,
@@ -13,226 +14,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-Role = Literal["baseline", "candidate", "sentinel"]
+from harness.planned import GivenBinary, MemoryLevel, Role
+from harness.readings import DeviceState, Excursion, GateOutcome, Peaks, Probes
+
 CellStatus = Literal["ok", "failed", "refused", "killed"]
-CgroupMode = Literal["wanted", "required"]
-
-
-# --- what is asked for ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Resolved settings of one arm, as passed to `moe-engine`. None: the flag is not passed."""
-
-    threads: int
-    n_ctx: int
-    n_batch: int
-    moe_stream: bool = False
-    overlap: bool = False
-    cache_mb: int | Literal["auto"] | None = None
-    cache_floor_mb: int | None = None
-    cache_ceil_mb: int | None = None
-    ram_budget_mb: int | None = None
-    reserve_mb: int | None = None
-    evict: str | None = None
-    force_cache: bool = False
-    load_all: bool = False
-    io_threads: int | None = None
-    direct_io: bool | None = None
-    dense_weights: str | None = None
-    prefetch: int | None = None
-    predict_prefetch: bool = False
-    predict_spec_max: int | None = None
-    predict_horizon: int | None = None
-    predict_log: bool = False
-    drop_cold_experts: float | None = None
-    drop_renorm: bool = True
-    drop_in_prefill: bool = False
-    route_trace: bool = False
-    io_trace: bool = False
-    compute_trace: str | None = None
-    stats: bool = False
-    forced_routes: str | None = None
-    expert_used: int | None = None
-    repack: bool = False
-    no_eog: bool = True
-
-
-@dataclass(frozen=True)
-class GivenText:
-    """A text that is decoded instead of the model's own choices, or scored."""
-
-    path: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class GivenBinary:
-    """An engine that was asked for by name instead of the campaign's; `path`: on this machine."""
-
-    path: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class MemoryLevel:
-    """One rung of a ladder of memory limits, and the configured cell that is run at it."""
-
-    cell: str
-    limit_mb: int | None  # None in a plan whose model is not made yet
-    fraction: float | None = None  # of the model's file, where the ladder was given so
-
-    @property
-    def name(self) -> str:
-        """As the ladder was given: a share of the model, or MiB."""
-        return f"{self.limit_mb}MiB" if self.fraction is None else f"{self.fraction:g}"
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One engine configuration under comparison; two cells of one arm must do equal work."""
-
-    name: str
-    engine: EngineSettings
-    prompt: str
-    n_predict: int
-    text: GivenText | None = None  # None: greedy
-    perplexity: GivenText | None = None  # scored instead of decoding
-    perplexity_chunks: int | None = None  # None: all of it
-    seed: int = 0
-    data_limit_bytes: int | None = None  # RLIMIT_DATA of the engine process
-    cgroup_limit_bytes: int | None = None  # of all its memory, page cache included
-    cgroup_mode: CgroupMode = "wanted"  # required: the cell is not run where it cannot be had
-    level: MemoryLevel | None = None  # the limits are those of a ladder
-    time_limit_s: float = 3600.0
-    binary: GivenBinary | None = None  # None: the campaign's engine
-
-    @property
-    def cell(self) -> str:
-        """The configured cell that it is made from."""
-        return self.name if self.level is None else self.level.cell
-
-
-@dataclass(frozen=True)
-class PlannedCell:
-    """One run of one arm: its place in the order, its role, the pause before it (seconds).
-
-    `block`: from 0, the smallest group of cells that yields one paired estimate; None in designs
-    without blocks.
-    """
-
-    index: int
-    name: str
-    arm: str
-    role: Role
-    wait_s: float
-    block: int | None = None
-
-
-@dataclass(frozen=True)
-class Coins:
-    """How the order inside every block was drawn, before the first cell: `orders`, by block, are
-    the arms in the order drawn (an `abba` block then runs them forth and back).
-
-    `seed`: of `random.Random`, from which the same orders come again.
-    """
-
-    seed: int
-    orders: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An ordered campaign: `design` names the verdict that reads it.
-
-    `arms`: empty where the settings are not known (an imported campaign). `baseline`: None where
-    nothing is compared. `coins`: None where no order was drawn, or it is not known how.
-    """
-
-    design: str
-    arms: dict[str, Arm]
-    cells: tuple[PlannedCell, ...]
-    baseline: str | None
-    candidates: tuple[str, ...]
-    coins: Coins | None = None
-
-
-# --- what is measured ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CpufreqState:
-    policy: str
-    cpus: str | None = None
-    scaling_max_khz: int | None = None
-    scaling_cur_khz: int | None = None
-    cpuinfo_max_khz: int | None = None
-    governor: str | None = None
-
-
-@dataclass(frozen=True)
-class ThermalState:
-    zone: str
-    type: str | None = None
-    temp_c: float | None = None
-
-
-@dataclass(frozen=True)
-class BatteryState:
-    temp_c: float | None = None
-    capacity_pct: float | None = None
-    status: str | None = None
-    current_ua: int | None = None
-
-
-@dataclass(frozen=True)
-class PsiState:
-    cpu_some_avg10: float | None = None
-    memory_some_avg10: float | None = None
-    io_some_avg10: float | None = None
-
-
-@dataclass(frozen=True)
-class DeviceState:
-    """What the device looked like at one moment (launcher `state`)."""
-
-    unix_s: float | None = None
-    mem_total_bytes: int | None = None
-    mem_available_bytes: int | None = None
-    swap_free_bytes: int | None = None
-    load_1m: float | None = None
-    cpu_busy_share: float | None = None
-    cpufreq: tuple[CpufreqState, ...] = ()
-    thermal: tuple[ThermalState, ...] = ()
-    battery: BatteryState | None = None
-    psi: PsiState | None = None
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """The calibrated probe: fixed compute and fixed direct reads.
-
-    `compute_ms` and `read_ms` are medians of wall time and so feel a busy neighbour as the engine
-    does; `compute_cpu_ms` is the median of CPU time and feels the clock of the core alone.
-    """
-
-    compute_ms: float | None = None
-    compute_cpu_ms: float | None = None
-    compute_min_ms: float | None = None
-    compute_reps: int | None = None
-    read_ms: float | None = None
-    read_min_ms: float | None = None
-    read_reps: int | None = None
-    read_bytes: int | None = None
-    read_direct: bool | None = None
-    wall_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Probes:
-    before: ProbeResult | None = None
-    after: ProbeResult | None = None
 
 
 @dataclass(frozen=True)
@@ -300,28 +85,6 @@ class Metrics:
             return None if self.nll is None else math.exp(self.nll)
         except OverflowError:
             return None
-
-
-GateWhat = Literal["cpu_temp_c", "mem_available_bytes", "cap_pct"]
-
-
-@dataclass(frozen=True)
-class GateOutcome:
-    """One condition that was waited for before a cell, and how that ended.
-
-    `limit`, `value` (the last one read; None: never) in the unit that `what` ends in; `sensor`: the
-    zone or cluster that `value` is of. `waited_s`: until it held for good, 0 at once; until the
-    wait was over where it did not. `unreadable`: the device does not show it, or (`detail`) only
-    through sensors that are no thermometers; it was not waited for.
-    """
-
-    what: GateWhat
-    outcome: Literal["met", "timeout", "unreadable"]
-    limit: float
-    value: float | None = None
-    sensor: str | None = None
-    waited_s: float = 0.0
-    detail: str | None = None
 
 
 @dataclass(frozen=True)
@@ -472,31 +235,6 @@ class CgroupMemory:
     oom_killed: bool | None = None  # the engine itself was among them
     uncharged_bytes: int | None = None  # at least so much was in the page cache before the cell
     reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """The worst that was seen while the cell ran, between its entry and its exit."""
-
-    cpu_temp_max_c: float | None = None
-    battery_temp_max_c: float | None = None
-    mem_available_min_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Excursion:
-    """A sensor beyond what was allowed while the engine ran, at its first sample beyond.
-
-    `value`, `limit` and `start` (at the engine's start) are readings of the sensor: degrees
-    Celsius, or kHz of a cluster's frequency cap, which then lies below its limit.
-    """
-
-    t_ms: float  # from the start of the engine
-    what: Literal["cpu_temp_max", "cpu_temp_rise", "cap_drop"]
-    sensor: str
-    value: float
-    limit: float
-    start: float
 
 
 @dataclass(frozen=True)

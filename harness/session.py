@@ -39,15 +39,9 @@ from harness.events import (
 from harness.journal import Journal, ended_as, finished_cells, json_sha256, write_atomically
 from harness.jsonable import to_json
 from harness.launching import ENDING_S, Launching, Throttled, ThrottledToStop
-from harness.records import (
-    Arm,
-    CellRecord,
-    DeviceState,
-    GateOutcome,
-    Plan,
-    PlannedCell,
-    Wait,
-)
+from harness.planned import Arm, Plan, PlannedCell
+from harness.readings import DeviceState, GateOutcome
+from harness.records import CellRecord, Wait
 from harness.session_config import NO_GATES, USUAL_SESSION, GateConfig, SessionConfig
 from harness.stopping import StopFlag
 from harness.targets.target import CellLost, Target

@@ -37,7 +37,7 @@ class GateConfig:
 class SessionConfig:
     """What is watched while a cell runs, and what a session does about what it sees.
 
-    None: not watched. The limits are those of `harness.records.Excursion`.
+    None: not watched. The limits are those of `harness.readings.Excursion`.
     """
 
     cpu_temp_max_c: float | None = field(default=None, metadata=ranged(_LOW_C, _HIGH_C))

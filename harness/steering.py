@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from harness.analysis.pairs import pairs_verdict
 from harness.analysis.standing import Standing, decided_candidates, standings
 from harness.judgement import Measured, pair_settings
-from harness.records import CellRecord, PlannedCell
+from harness.planned import PlannedCell
+from harness.records import CellRecord
 from harness.schema import BLOCK_DESIGNS
 
 # so many cells of an arm that failed, and none that did not: more would fail as well

@@ -29,7 +29,8 @@ from typing import Any
 
 from harness.engines.native import Row
 from harness.jsonable import to_json
-from harness.records import Arm, CellRecord
+from harness.planned import Arm
+from harness.records import CellRecord
 from harness.tracking_text import flatten, without_secrets
 
 # Running series: name of the summary -> numerator, denominator (None: tokens so far), factor.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.records import Arm, GivenText
+from harness.planned import Arm, GivenText
 
 Context = Literal["model", "prompt", "text", "perplexity"]
 

@@ -17,7 +17,8 @@ from harness.configure import load_yaml
 from harness.errors import DeviceError
 from harness.journal import Event, ended_as, read_journal
 from harness.jsonable import from_json
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from harness.device.live import LiveDevice, LiveMemory
 from harness.engines import native
 from harness.events import CellProgress, LiveReadings, SessionEvent
-from harness.records import PlannedCell
+from harness.planned import PlannedCell
 
 LOOK_S = 1.0
 # Over so many looks the live rate is made: an engine of half a token per second would else read

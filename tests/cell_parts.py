@@ -11,7 +11,7 @@ from typing import Any
 from harness.build.types import EngineBuild
 from harness.device.preflight import check_arm, scratch_dir
 from harness.plan import MIB, SLOT_PADDING_BYTES
-from harness.records import Arm, EngineSettings, Plan, PlannedCell
+from harness.planned import Arm, EngineSettings, Plan, PlannedCell
 from harness.targets.local import LocalTarget
 
 FAKE_ENGINE = Path(__file__).resolve().parent / "fake_engine.py"

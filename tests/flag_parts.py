@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from harness.records import EngineSettings
+from harness.planned import EngineSettings
 
 # one thing to ask for each, on top of streaming with a cache of 8 MiB
 CHOICES: dict[str, dict[str, Any]] = {

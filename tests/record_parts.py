@@ -5,15 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from harness.records import (
-    ArmIdentity,
-    CellRecord,
-    CellStatus,
-    Counters,
-    MemoryLevel,
-    Metrics,
-    TargetId,
-)
+from harness.planned import MemoryLevel
+from harness.records import ArmIdentity, CellRecord, CellStatus, Counters, Metrics, TargetId
 
 MIB = 2**20
 MODEL = ArmIdentity(

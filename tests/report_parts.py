@@ -17,7 +17,8 @@ from harness.analysis.simulate import simulate
 from harness.importers.measures import Row
 from harness.importers.write import Imported, ImportedCell, write_campaign
 from harness.journal import JOURNAL
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 
 _SERIES = ("wall_ms", "io_ms", "compute_ms", "stall_ms", "read_bytes", "hits", "requests", "majflt")
 

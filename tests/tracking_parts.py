@@ -21,20 +21,9 @@ from ports import free_port
 from harness import rundir
 from harness.journal import JOURNAL, RECORD, read_journal, write_json
 from harness.jsonable import from_json
-from harness.records import (
-    Arm,
-    ArmIdentity,
-    CellRecord,
-    Counters,
-    EngineSettings,
-    Metrics,
-    Plan,
-    PlannedCell,
-    ProbeResult,
-    Probes,
-    TargetId,
-    Wait,
-)
+from harness.planned import Arm, EngineSettings, Plan, PlannedCell
+from harness.readings import ProbeResult, Probes
+from harness.records import ArmIdentity, CellRecord, Counters, Metrics, TargetId, Wait
 from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
 
 TOKENS = 128

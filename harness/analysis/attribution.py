@@ -28,7 +28,8 @@ from harness.analysis.randomisation import CoinTest, estimate, steady_stands
 from harness.analysis.series import Array, Series
 from harness.analysis.stalls_held import held_series
 from harness.analysis.wall_parts import WARM_UP_TOKENS, CellParts, cell_parts
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.verdicts import AttributionRow, CampaignVerdict, PairRow, Part
 
 ALPHA = 0.05

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from harness.analysis.counters import compare_work, unasked_differences
 from harness.analysis.usable import no_speed, too_long_a_break
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.verdicts import CellVerdict, PairRow, PairState
 from harness.words import counted
 

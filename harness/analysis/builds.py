@@ -15,7 +15,8 @@ from harness.analysis.capped import decodes_given_text
 from harness.analysis.counters import another_engine, drops, reads_ahead
 from harness.analysis.outputs import Output, difference_in_words
 from harness.findings import Likeness
-from harness.records import Arm, CellRecord, Plan
+from harness.planned import Arm, Plan
+from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict, CandidateVerdict
 from harness.words import counted
 

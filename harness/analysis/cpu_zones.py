@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.records import DeviceState, ThermalState
+from harness.readings import DeviceState, ThermalState
 
 # Zone types that follow the CPU, best first; vendors' own names as they appear in sysfs.
 _CPU_TYPES = (

@@ -25,7 +25,9 @@ from harness.analysis.series import Array, Series
 from harness.analysis.simulate import WARMUP_TOKENS, Campaign
 from harness.analysis.simulated_campaign import Design, simulated_plan
 from harness.analysis.usable import no_speed
-from harness.records import CellRecord, PlannedCell, ProbeResult, Probes, Wait
+from harness.planned import PlannedCell
+from harness.readings import ProbeResult, Probes
+from harness.records import CellRecord, Wait
 
 # fewer say nothing of a spread, and leave too little to draw from
 MIN_CELLS = 8

@@ -16,7 +16,8 @@ from harness.analysis.cpu_zones import (
     cpu_rank,
     readings_by_zone,
 )
-from harness.records import CellRecord, DeviceState, Excursion, ProbeResult
+from harness.readings import DeviceState, Excursion, ProbeResult
+from harness.records import CellRecord
 
 # the two probes, as they are called in reasons
 COMPUTE, READS = "compute", "direct reads"

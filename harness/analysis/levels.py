@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from harness.analysis.capped import decodes_given_text, scores_a_text
 from harness.analysis.tables import MIB, Column, Data, Value, mib
 from harness.findings import LevelResult, LevelRow, Likeness
-from harness.records import Arena, CellRecord, MemoryLevel
+from harness.planned import MemoryLevel
+from harness.records import Arena, CellRecord
 from harness.words import counted
 
 

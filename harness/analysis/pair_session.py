@@ -9,7 +9,8 @@ from harness.analysis.contamination import ContaminationSettings, examine
 from harness.analysis.drift import DriftSettings
 from harness.analysis.series import Series
 from harness.looks import look_schedule
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.verdicts import CellVerdict
 
 

@@ -14,7 +14,8 @@ from harness.analysis.drift import drift_between
 from harness.analysis.pair_session import PairSession, PairSettings
 from harness.analysis.series import Series
 from harness.analysis.usable import no_speed
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict, Drift
 from harness.words import counted
 

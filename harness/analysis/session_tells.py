@@ -16,7 +16,8 @@ from harness.analysis.device_state import caps_khz, cpu_sensor
 from harness.analysis.series import Array, Series
 from harness.analysis.steps import Step
 from harness.analysis.tells import NOTHING, Finding, followed, percent
-from harness.records import CellRecord, DeviceState
+from harness.readings import DeviceState
+from harness.records import CellRecord
 
 Records = Sequence[CellRecord]
 _SD_OF_MAD = 1.4826

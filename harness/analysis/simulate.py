@@ -21,16 +21,9 @@ from harness.analysis.scenarios import SCENARIOS, Range, Scenario
 from harness.analysis.series import Array, Series
 from harness.analysis.simulated_campaign import Design, simulated_identity, simulated_plan
 from harness.analysis.simulated_device import LOAD_S, Device, Slowness, drawn
-from harness.records import (
-    CellRecord,
-    Counters,
-    Metrics,
-    Plan,
-    PlannedCell,
-    Probes,
-    TargetId,
-    Wait,
-)
+from harness.planned import Plan, PlannedCell
+from harness.readings import Probes
+from harness.records import CellRecord, Counters, Metrics, TargetId, Wait
 
 EffectOn = Literal["all", "io", "compute", "bytes"]
 Campaign = tuple[Plan, list[CellRecord], dict[int, Series]]

@@ -7,7 +7,8 @@ from typing import Literal
 
 from harness.looks import look_schedule
 from harness.plan import blocks_of, four_cell, toss
-from harness.records import Arm, ArmIdentity, Coins, EngineSettings, Plan
+from harness.planned import Arm, Coins, EngineSettings, Plan
+from harness.records import ArmIdentity
 
 Design = Literal["pairs", "abba", "four_cell"]
 

@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from harness.analysis.scenarios import CAPS_KHZ, CapStep, Episodes, Range, Scenario
 from harness.analysis.series import Array
-from harness.records import (
-    BatteryState,
-    CpufreqState,
-    DeviceState,
-    ProbeResult,
-    ThermalState,
-)
+from harness.readings import BatteryState, CpufreqState, DeviceState, ProbeResult, ThermalState
 
 PROBE_S = 2.0
 LOAD_S = 24.0

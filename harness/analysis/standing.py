@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.analysis.blocks import blocks_of
 from harness.analysis.pair_test import student_bound
 from harness.looks import look_schedule
-from harness.records import Plan
+from harness.planned import Plan
 from harness.verdicts import CampaignVerdict, CandidateVerdict, LookRow, Outcome, PairRow
 from harness.words import counted
 

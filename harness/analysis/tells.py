@@ -16,7 +16,8 @@ import numpy as np
 from harness.analysis.device_state import cap_dips, cap_moves_inside, caps_khz, dip_in_words
 from harness.analysis.series import Array, Series
 from harness.analysis.steps import Step
-from harness.records import CellRecord, Excursion
+from harness.readings import Excursion
+from harness.records import CellRecord
 from harness.words import counted
 
 MIB = 2.0**20

@@ -15,7 +15,7 @@ from harness.build.recipe import ENGINE
 from harness.build.types import EngineFile
 from harness.cachedir import cache_root, read_json, sha256_file
 from harness.errors import UsageError
-from harness.records import GivenBinary
+from harness.planned import GivenBinary
 
 
 def given_binary(text: str, key: str) -> GivenBinary:

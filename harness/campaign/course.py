@@ -31,7 +31,8 @@ from harness.validation import check_config
 if TYPE_CHECKING:
     from harness.device.readiness import Readiness
     from harness.models import ModelFile
-    from harness.records import CellRecord, Plan, TargetId
+    from harness.planned import Plan
+    from harness.records import CellRecord, TargetId
     from harness.report.terminal import Terminal
     from harness.verdicts import CampaignVerdict
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.device.opening import Machine
     from harness.device.readiness import Readiness
     from harness.models import ModelFile
-    from harness.records import Plan
+    from harness.planned import Plan
     from harness.report.terminal import Terminal
     from harness.targets.target import Target
 

@@ -21,7 +21,8 @@ from harness.schema import Config
 
 if TYPE_CHECKING:
     from harness.models import ModelFile
-    from harness.records import Plan, TargetId
+    from harness.planned import Plan
+    from harness.records import TargetId
     from harness.report.terminal import Terminal
 
 PLAN_ONLY = "plan only: nothing was run, and the engine was not asked whether it fits"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from harness.build import EngineBuild, EngineFile
     from harness.device.opening import Machine
     from harness.models import ModelFile
+    from harness.planned import GivenBinary, GivenText, Plan
     from harness.progress import Progress
-    from harness.records import GivenBinary, GivenText, Plan
     from harness.targets.target import Target
 
 # what names a text, of a cell and of its arm

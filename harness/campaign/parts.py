@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.device.deploy import Deployed
     from harness.events import SessionEvent
     from harness.models import ModelFile
-    from harness.records import Plan
+    from harness.planned import Plan
     from harness.session import EarlierCell
     from harness.targets.target import Target
 

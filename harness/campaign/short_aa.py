@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from harness.device.suitability import Needs
     from harness.doctor.noise import Noise
     from harness.doctor.resolution import Resolution
-    from harness.records import CellRecord, PlannedCell
+    from harness.planned import PlannedCell
+    from harness.records import CellRecord
     from harness.report.terminal import Terminal
     from harness.targets.target import Target
 

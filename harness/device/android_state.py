@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from harness.analysis.cpu_zones import cpu_rank
-from harness.records import BatteryState, DeviceState, ThermalState
+from harness.readings import BatteryState, DeviceState, ThermalState
 from harness.targets.android import read_battery, read_thermal
 from harness.targets.dumpsys import THERMAL_STATUS
 from harness.targets.target import Target

@@ -18,7 +18,7 @@ from harness.device.inspection import Inspection, inspect
 from harness.device.launcher import read_state
 from harness.device.machine import Storage, parse_cpuinfo, storage_behind, storage_of
 from harness.errors import DeviceError
-from harness.records import DeviceState
+from harness.readings import DeviceState
 from harness.targets.target import PageCache, Target
 
 _CALL_S = 60.0

@@ -18,7 +18,7 @@ from harness.device.environment import CellEngine
 from harness.engines.native_argv import input_files
 from harness.errors import DeviceError, UsageError
 from harness.models.hashes import files_sha256
-from harness.records import Arm, GivenBinary, Plan
+from harness.planned import Arm, GivenBinary, Plan
 from harness.targets.android import SettingOutcome
 from harness.targets.target import Target
 

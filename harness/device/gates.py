@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from harness.analysis.cpu_zones import hottest_cpu
 from harness.events import GateReading
-from harness.records import DeviceState, GateOutcome, GateWhat
+from harness.readings import DeviceState, GateOutcome, GateWhat
 from harness.session_config import GateConfig
 
 POLL_S = 2.0

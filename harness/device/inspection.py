@@ -18,7 +18,7 @@ from harness.device.android_state import completed, throttling_in_words
 from harness.device.launcher import ask
 from harness.errors import DeviceError
 from harness.jsonable import from_json
-from harness.records import DeviceState
+from harness.readings import DeviceState
 from harness.targets.target import Target
 
 T = TypeVar("T")

@@ -15,7 +15,9 @@ from typing import Any, Literal
 from harness.device.android_state import completed
 from harness.errors import DeviceError
 from harness.jsonable import from_json
-from harness.records import CgroupMemory, CgroupMode, DeviceState, Probes
+from harness.planned import CgroupMode
+from harness.readings import DeviceState, Probes
+from harness.records import CgroupMemory
 from harness.targets.target import Target
 
 RESULT = "result.json"

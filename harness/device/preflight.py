@@ -19,7 +19,7 @@ from harness.engine_env import clean_argv
 from harness.engines import native
 from harness.engines.native_argv import plan_memory_argv
 from harness.errors import DeviceError, UsageError
-from harness.records import Arm
+from harness.planned import Arm
 from harness.targets.target import Target
 
 EXIT_USAGE, EXIT_MODEL = 2, 3

@@ -16,7 +16,8 @@ from harness.device.inspection import inspect
 from harness.device.preflight import check_arm, check_cgroup, scratch_dir
 from harness.device.suitability import Finding, Needs, cell_bytes, findings, refuse
 from harness.engines.native_argv import placed_arm
-from harness.records import DeviceState, Plan
+from harness.planned import Plan
+from harness.readings import DeviceState
 from harness.schema import Config
 from harness.targets.remote import CELL_LOCK
 from harness.targets.target import Target

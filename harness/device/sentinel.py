@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from harness.analysis.cpu_zones import cpu_rank, plausible
 from harness.errors import DeviceError
-from harness.records import Excursion
+from harness.readings import Excursion
 from harness.session_config import SessionConfig
 from harness.targets.target import Target
 

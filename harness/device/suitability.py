@@ -14,7 +14,8 @@ from harness.analysis.cpu_zones import cpu_rank, hottest_cpu, zone_name
 from harness.device.gates import NAMES, unreadable
 from harness.device.inspection import Inspection
 from harness.errors import DeviceError, UsageError
-from harness.records import Arm, CpufreqState, DeviceState
+from harness.planned import Arm
+from harness.readings import CpufreqState, DeviceState
 from harness.session_config import NO_GATES, USUAL_SESSION, GateConfig, SessionConfig
 from harness.words import counted
 

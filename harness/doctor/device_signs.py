@@ -14,7 +14,7 @@ from harness.device.checkup import CheckUp
 from harness.device.suitability import Finding, Needs, findings
 from harness.doctor.asked_signs import asked, engines, free_space, load, memory
 from harness.doctor.signs import Level, Sign
-from harness.records import DeviceState
+from harness.readings import DeviceState
 from harness.schema import Config
 from harness.words import counted
 

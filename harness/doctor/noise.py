@@ -21,7 +21,8 @@ from harness.analysis.device_state import CpuSensor, cpu_sensor, states_in_order
 from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
 from harness.analysis.series import Series
 from harness.analysis.usable import no_speed, speed
-from harness.records import CellRecord, Role
+from harness.planned import Role
+from harness.records import CellRecord
 from harness.schema import VerdictConfig
 
 _NORMAL = NormalDist()

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from harness.jsonable import from_json
+from harness.planned import Arm
 from harness.records import (
     Arena,
-    Arm,
     ArmIdentity,
     Counters,
     ForcedRoutes,

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from harness.engine_flags import conflict
 from harness.engines.native import STATS, TELEMETRY, TOKENS
 from harness.errors import UsageError
-from harness.records import Arm, GivenText
+from harness.planned import Arm, GivenText
 
 # flag, setting, and the value of the setting for which the flag is given
 _SWITCHES = (

@@ -14,7 +14,8 @@ from harness.analysis.counters import compare_identity, compare_work, drops, rea
 from harness.analysis.device_state import CpuSensor, match_entry
 from harness.gate.nights import Night
 from harness.jsonable import to_json
-from harness.records import Arm, ArmIdentity, CellRecord
+from harness.planned import Arm
+from harness.records import ArmIdentity, CellRecord
 from harness.schema import VerdictConfig
 
 # of an arm's settings, what does not change what a cell does

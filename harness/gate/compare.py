@@ -19,7 +19,8 @@ from harness.gate.nights import Night
 from harness.gate.reading import clean_day_needed, measured_at_all, readable, time_problems
 from harness.gate.result import OUTPUT
 from harness.gate.rule import Case, GateOutcome, change_pct, good_log, interval_pct, read, worst_log
-from harness.records import CellRecord, ProbeResult
+from harness.readings import ProbeResult
+from harness.records import CellRecord
 from harness.schema import VerdictConfig
 
 # an arm is passed, or accused, wrongly at most so often, if the day-to-day spread is known

@@ -13,7 +13,8 @@ from harness.configure import load_yaml
 from harness.errors import DeviceError, UsageError
 from harness.journal import Event, read_journal
 from harness.judgement import Measured, judge
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.rundir import CONFIG
 from harness.schema import VerdictConfig
 from harness.verdicts import CampaignVerdict, CellVerdict

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from harness.importers.text import as_whole, kib, number, pairs, whole
-from harness.records import BatteryState, CpufreqState, DeviceState, Peaks, ThermalState
+from harness.readings import BatteryState, CpufreqState, DeviceState, Peaks, ThermalState
 
 _SIDECAR = re.compile(
     r"^(?P<key>peak_rss_kb|mem_avail_\w+_kb|batt_temp_\w+|cpu_temp_\w+)=(?P<value>\S*)[ \t]*$", re.M

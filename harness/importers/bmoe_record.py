@@ -14,17 +14,9 @@ from harness.importers.bmoe_cells import Cell
 from harness.importers.bmoe_tokens import NO_SUMMARY, rate_note
 from harness.importers.text import MIB, as_whole, mib, number, ratio, whole
 from harness.importers.write import PLACE_GUESSED, ImportedCell, raw_names
-from harness.records import (
-    ArmIdentity,
-    CellRecord,
-    CellStatus,
-    Counters,
-    DeviceState,
-    Metrics,
-    PlannedCell,
-    TargetId,
-    Wait,
-)
+from harness.planned import PlannedCell
+from harness.readings import DeviceState
+from harness.records import ArmIdentity, CellRecord, CellStatus, Counters, Metrics, TargetId, Wait
 from harness.words import counted
 
 # settings of the preamble that a flag stands for, as docs/engine.md calls it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.errors import UsageError
 from harness.importers.text import slug
-from harness.records import Plan, PlannedCell, Role
+from harness.planned import Plan, PlannedCell, Role
 from harness.typed import nearest
 
 DESIGNS = ("pairs", "abba", "four_cell", "survey")

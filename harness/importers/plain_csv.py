@@ -20,20 +20,17 @@ from harness.importers.design import recognise
 from harness.importers.measures import Row
 from harness.importers.text import MIB, as_whole, decode, kib, natural, number, slug
 from harness.importers.write import Imported, ImportedCell, is_truth, raw_names
-from harness.records import (
+from harness.planned import PlannedCell
+from harness.readings import (
     BatteryState,
-    CellRecord,
     CpufreqState,
     DeviceState,
-    Metrics,
     Peaks,
-    PlannedCell,
     ProbeResult,
     Probes,
-    TargetId,
     ThermalState,
-    Wait,
 )
+from harness.records import CellRecord, Metrics, TargetId, Wait
 from harness.words import counted
 
 CAMPAIGN = "campaign.csv"

@@ -22,7 +22,8 @@ from harness.errors import DeviceError
 from harness.importers.measures import Row, tokens_csv
 from harness.journal import JOURNAL, RECORD
 from harness.jsonable import to_json
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 
 # what a cell's directory holds under these names is ours, and read as such
 _OURS = frozenset(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.models.resolve import DATA
-from harness.records import GivenText
+from harness.planned import GivenText
 
 HELDOUT = "heldout"
 HELDOUT_FILE = DATA / "reference-heldout.txt"

@@ -11,7 +11,7 @@ from harness.analysis.pairs import PairSettings
 from harness.errors import UsageError
 from harness.jsonable import to_json
 from harness.judgement import Measured, pair_settings, stored_plan
-from harness.records import Arm, Plan
+from harness.planned import Arm, Plan
 from harness.schema import BLOCK_DESIGNS
 
 _MAKE_ONE = "make one: python -m harness +experiment=aa"

@@ -12,7 +12,8 @@ from typing import Any
 from harness.analysis.device_course import DeviceCourse
 from harness.analysis.series import Series
 from harness.journal import Event
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.rundir import DEFAULT_RUNS_DIR, Sweep
 from harness.tracking_text import without_credentials, without_secrets
 from harness.verdicts import CampaignVerdict

@@ -10,7 +10,8 @@ import numpy as np
 from harness.analysis.device_course import DeviceCourse
 from harness.analysis.device_state import caps_khz, cpu_sensor, states_in_order
 from harness.analysis.series import Array
-from harness.records import CellRecord, DeviceState, ProbeResult
+from harness.readings import DeviceState, ProbeResult
+from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict
 
 _GIB = 2**30

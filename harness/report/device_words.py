@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.device.gates import limit_in_words, value_in_words
 from harness.events import GateReading, LiveReadings
-from harness.records import Excursion
+from harness.readings import Excursion
 
 _WHAT = {
     "cpu_temp_max": "CPU temperature",

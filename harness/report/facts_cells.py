@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from harness.analysis import tables
 from harness.analysis.device_state import caps_khz, cpu_sensor, states_in_order
 from harness.analysis.tables import MIB
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.report.plot_style import arm_styles
 from harness.report.shown import NOT_MEASURED, Cell, Rows, Shown, number, without_empty_columns
 from harness.words import counted

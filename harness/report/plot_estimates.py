@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.records import Plan
+from harness.planned import Plan
 from harness.report.plot_style import (
     FAINT,
     INK,

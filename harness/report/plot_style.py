@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis.verdict_labels import OUTCOME_WORDS
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.verdicts import CandidateVerdict
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.analysis.device_course import DeviceCourse
 from harness.analysis.verdict_labels import DRIFT_WORDS
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.report.device_panels import (
     Panel,
     clock_of,

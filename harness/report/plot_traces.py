@@ -9,7 +9,8 @@ import numpy as np
 
 from harness.analysis.series import Array, Series
 from harness.analysis.wall_parts import WARM_UP_TOKENS
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.report.plot_style import (
     FAINT,
     FLAGGED,

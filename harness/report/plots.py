@@ -12,7 +12,8 @@ from typing import Literal
 from harness.analysis.device_course import DeviceCourse
 from harness.analysis.series import Series
 from harness.errors import DeviceError
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.rundir import PLOTS
 from harness.verdicts import CampaignVerdict
 

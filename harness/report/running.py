@@ -24,8 +24,8 @@ from harness.events import (
     SessionEvent,
     Waiting,
 )
+from harness.planned import Arm, Plan
 from harness.progress import PLAIN_S
-from harness.records import Arm, Plan
 from harness.report.cell_words import all_tokens, done, spent, tokens_so_far
 from harness.report.device_words import excursion_in_words, readings_in_words, waited_for
 from harness.report.tables import BAD, UNSURE

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis.tables import Data, Value
-from harness.records import Arm
+from harness.planned import Arm
 
 MIB = 2**20
 GOOD, BAD, UNSURE = "green", "red", "yellow"

@@ -25,8 +25,9 @@ from harness.analysis.verdict_labels import DRIFT_WORDS, FINDING_WORDS, OUTCOME_
 from harness.analysis.verdict_words import numbers_in_words
 from harness.events import SessionEvent
 from harness.looks import look_schedule
+from harness.planned import Coins, Plan
 from harness.progress import Progress, Step
-from harness.records import CellRecord, Coins, Plan, Prediction
+from harness.records import CellRecord, Prediction
 from harness.report.running import Running
 from harness.report.tables import (
     LONG,

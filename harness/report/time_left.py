@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.records import Plan, PlannedCell
+from harness.planned import Plan, PlannedCell
 from harness.words import duration
 
 

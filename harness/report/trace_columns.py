@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.analysis.series import Array, Series
-from harness.records import CellRecord, Plan
+from harness.planned import Plan
+from harness.records import CellRecord
 from harness.report.plot_style import MOST_POINTS, ArmStyle, arm_styles, verdict_in_words
 from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict
 

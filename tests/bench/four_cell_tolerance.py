@@ -20,7 +20,8 @@ import numpy as np
 from harness.analysis.contamination import ContaminationSettings, examine
 from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
 from harness.analysis.simulate import SCENARIOS, simulate
-from harness.records import CellRecord, DeviceState, ProbeResult
+from harness.readings import DeviceState, ProbeResult
+from harness.records import CellRecord
 
 READ_MS = 20.0
 

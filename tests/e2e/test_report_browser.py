@@ -19,7 +19,8 @@ from report_parts import changed, throttled_four_cells, throttled_pairs
 
 from harness.analysis.verdict_words import headline
 from harness.judgement import Measured, judge
-from harness.records import Excursion, Metrics, Wait
+from harness.readings import Excursion
+from harness.records import Metrics, Wait
 from harness.verbs.report import write_html
 
 if TYPE_CHECKING:

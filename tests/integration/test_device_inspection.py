@@ -30,7 +30,8 @@ from harness.device.readiness import Readiness, check_device
 from harness.device.sentinel import LiveSentinel, excursions
 from harness.device.suitability import Needs, findings, in_words, refuse
 from harness.errors import DeviceError, UsageError
-from harness.records import Excursion, TargetId
+from harness.readings import Excursion
+from harness.records import TargetId
 from harness.session_config import GateConfig, SessionConfig
 from harness.targets.local import LocalTarget
 from harness.targets.remote import RemoteTarget

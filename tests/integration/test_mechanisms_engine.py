@@ -17,7 +17,8 @@ from harness.errors import DeviceError, UsageError
 from harness.journal import Journal
 from harness.models import ModelFile, resolve_model
 from harness.models.text import given_text
-from harness.records import Arm, CellRecord, EngineSettings
+from harness.planned import Arm, EngineSettings
+from harness.records import CellRecord
 from harness.session import ModelFiles, run_session
 from harness.targets.local import LocalTarget
 

@@ -16,7 +16,8 @@ from harness.engines import native
 from harness.errors import DeviceError
 from harness.journal import Journal
 from harness.models import ModelFile, resolve_model
-from harness.records import Arm, CellRecord, EngineSettings, Plan
+from harness.planned import Arm, EngineSettings, Plan
+from harness.records import CellRecord
 from harness.session import ModelFiles, run_session
 from harness.targets.local import LocalTarget
 

@@ -10,7 +10,8 @@ from test_adb_dumpsys import BATTERY, THERMAL
 
 from harness.analysis.cpu_zones import hottest_cpu
 from harness.device.android_state import completed, filled, throttling_in_words
-from harness.records import BatteryState, DeviceState, TargetId, ThermalState
+from harness.readings import BatteryState, DeviceState, ThermalState
+from harness.records import TargetId
 from harness.targets.link import Finished
 from harness.targets.target import Target
 

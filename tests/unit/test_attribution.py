@@ -19,15 +19,9 @@ from harness.analysis.attribution_words import attribution_table
 from harness.analysis.fault_cost import fault_cost, t_quantile
 from harness.analysis.series import Array, Series
 from harness.analysis.wall_parts import cell_parts
-from harness.records import (
-    CellRecord,
-    Metrics,
-    Plan,
-    PlannedCell,
-    ProbeResult,
-    Probes,
-    TargetId,
-)
+from harness.planned import Plan, PlannedCell
+from harness.readings import ProbeResult, Probes
+from harness.records import CellRecord, Metrics, TargetId
 from harness.verdicts import (
     AttributionRow,
     CampaignVerdict,

@@ -29,15 +29,8 @@ from harness.history import expected_seconds
 from harness.journal import write_json
 from harness.jsonable import from_json, to_json
 from harness.plan import make_plan
-from harness.records import (
-    Arm,
-    CellRecord,
-    GivenBinary,
-    Metrics,
-    Plan,
-    TargetId,
-    Wait,
-)
+from harness.planned import Arm, GivenBinary, Plan
+from harness.records import CellRecord, Metrics, TargetId, Wait
 from harness.report.tables import differing_settings, settings_of
 from harness.schema import Config
 from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift

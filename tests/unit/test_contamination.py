@@ -16,21 +16,9 @@ from harness.analysis.contamination import ContaminationSettings, examine
 from harness.analysis.series import Array, Series
 from harness.importers.write import Imported, ImportedCell, write_campaign
 from harness.judgement import judge_directory
-from harness.records import (
-    ArmIdentity,
-    CellRecord,
-    Counters,
-    CpufreqState,
-    DeviceState,
-    Metrics,
-    Peaks,
-    Plan,
-    PlannedCell,
-    ProbeResult,
-    Probes,
-    TargetId,
-    ThermalState,
-)
+from harness.planned import Plan, PlannedCell
+from harness.readings import CpufreqState, DeviceState, Peaks, ProbeResult, Probes, ThermalState
+from harness.records import ArmIdentity, CellRecord, Counters, Metrics, TargetId
 from harness.verdicts import CellVerdict
 
 SETTINGS = ContaminationSettings()

@@ -13,7 +13,8 @@ from harness.collect import UNCHARGED_ALLOWED_BYTES, collect_cell, judge
 from harness.device.launcher import LauncherResult, Sampling, launcher_argv, read_result
 from harness.errors import DeviceError
 from harness.jsonable import from_json, to_json
-from harness.records import CellRecord, CgroupMemory, TargetId, ThermalState, Wait
+from harness.readings import ThermalState
+from harness.records import CellRecord, CgroupMemory, TargetId, Wait
 
 RESULT: dict[str, Any] = {
     "launcher_version": "1",

@@ -11,7 +11,8 @@ import pytest
 from harness.analysis.device_noise import MIN_CELLS, DeviceNoise, device_of, simulate_device
 from harness.analysis.series import Array
 from harness.analysis.simulate import WARMUP_TOKENS, Campaign, simulate
-from harness.records import CellRecord, ProbeResult, Probes
+from harness.readings import ProbeResult, Probes
+from harness.records import CellRecord
 
 # simulations, drawings, fuzzing: seconds each; CI runs them all
 pytestmark = pytest.mark.slow

@@ -27,13 +27,8 @@ from harness.doctor.show import as_data, lines_of, show
 from harness.doctor.signs import Sign
 from harness.errors import UsageError
 from harness.judgement import pair_settings
-from harness.records import (
-    CpufreqState,
-    DeviceState,
-    PlannedCell,
-    PsiState,
-    ThermalState,
-)
+from harness.planned import PlannedCell
+from harness.readings import CpufreqState, DeviceState, PsiState, ThermalState
 from harness.report.terminal import Terminal
 from harness.targets.target import PageCache
 

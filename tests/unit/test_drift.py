@@ -8,17 +8,8 @@ import pytest
 
 from harness.analysis.drift import DriftSettings, drift_between
 from harness.analysis.usable import no_speed, too_long_a_break
-from harness.records import (
-    ArmIdentity,
-    CellRecord,
-    Counters,
-    CpufreqState,
-    DeviceState,
-    Excursion,
-    Metrics,
-    TargetId,
-    Wait,
-)
+from harness.readings import CpufreqState, DeviceState, Excursion
+from harness.records import ArmIdentity, CellRecord, Counters, Metrics, TargetId, Wait
 
 SETTINGS = DriftSettings()
 

@@ -9,7 +9,7 @@ from harness.configure import check, compose
 from harness.engine_flags import EngineFlags, asked, conflict
 from harness.errors import UsageError
 from harness.jsonable import from_json
-from harness.records import EngineSettings
+from harness.planned import EngineSettings
 
 # from docs/engine.md, by hand
 NEEDS = {

@@ -27,11 +27,10 @@ from harness.engines.native import (
 )
 from harness.engines.native_argv import engine_argv, plan_memory_argv
 from harness.errors import UsageError
+from harness.planned import Arm, GivenText
 from harness.records import (
-    Arm,
     Counters,
     ForcedRoutes,
-    GivenText,
     LayerScores,
     Metrics,
     PredictorDisarmed,

@@ -18,7 +18,7 @@ from harness.engines.native_argv import engine_argv
 from harness.models import ModelFile, resolve_model
 from harness.models.text import given_text
 from harness.plan import make_plan
-from harness.records import Plan
+from harness.planned import Plan
 
 CONF = configure.conf_dir()
 REPO = Path(__file__).resolve().parents[2]

@@ -42,6 +42,7 @@ FLOORS: list[set[str]] = [
     {"verdicts"},
     {"validation"},
     {"records", "schema"},
+    {"planned", "readings"},
     {
         "engine_flags",
         "engine_env",

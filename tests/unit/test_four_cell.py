@@ -13,20 +13,22 @@ from hypothesis import strategies as st
 
 from harness.analysis.four_cell import FourCellSettings, four_cell_verdict
 from harness.analysis.survey import survey_verdict
-from harness.records import (
-    ArmIdentity,
+from harness.planned import Role
+from harness.readings import (
     BatteryState,
-    CellRecord,
-    Counters,
     CpufreqState,
     DeviceState,
-    Metrics,
-    PredictorDisarmed,
     ProbeResult,
     Probes,
-    Role,
-    TargetId,
     ThermalState,
+)
+from harness.records import (
+    ArmIdentity,
+    CellRecord,
+    Counters,
+    Metrics,
+    PredictorDisarmed,
+    TargetId,
     Wait,
 )
 from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict

@@ -15,7 +15,8 @@ from imported_parts import imported_pairs
 
 from harness.cli import main
 from harness.gate.ledger import GATE, read_ledger
-from harness.records import CellRecord, MemoryLevel, TargetId
+from harness.planned import MemoryLevel
+from harness.records import CellRecord, TargetId
 
 PASS, REGRESSION, USAGE, UNREADABLE = 0, 1, 2, 3
 

@@ -19,7 +19,8 @@ from harness.errors import UsageError
 from harness.gate.comparable import settings_of
 from harness.gate.ledger import GATE
 from harness.gate.rerun import _of_present
-from harness.records import Arm, CellRecord, GivenBinary
+from harness.planned import Arm, GivenBinary
+from harness.records import CellRecord
 from harness.sweep.gating import gate_all
 from harness.sweep.state import SweepState
 

@@ -20,7 +20,7 @@ from harness.device.gates import (
 )
 from harness.errors import Interrupted, UsageError
 from harness.events import GateReading
-from harness.records import CpufreqState, DeviceState, GateOutcome, ThermalState
+from harness.readings import CpufreqState, DeviceState, GateOutcome, ThermalState
 from harness.session_config import GateConfig, SessionConfig, check_session
 
 ALL = GateConfig(cpu_temp_max_c=60, mem_available_min_mb=2048, cap_min_pct=90, wait_max_s=30)

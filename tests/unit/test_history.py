@@ -12,7 +12,8 @@ from record_parts import paging
 from harness import history
 from harness.history import expected_in_all, expected_seconds
 from harness.journal import Journal, write_json
-from harness.records import CellStatus, Plan
+from harness.planned import Plan
+from harness.records import CellStatus
 from harness.rundir import ENVIRONMENT, PLAN
 
 

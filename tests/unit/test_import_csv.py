@@ -16,7 +16,7 @@ from harness.importers.design import recognise
 from harness.importers.plain_csv import read_csv_campaign
 from harness.journal import load_records
 from harness.jsonable import from_json
-from harness.records import Plan
+from harness.planned import Plan
 from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict, Drift
 
 SIMULATED = DATA / "simulated"

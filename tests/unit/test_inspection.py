@@ -26,13 +26,8 @@ from harness.device.inspection import (
 from harness.device.suitability import Finding, Needs, cell_bytes, findings, in_words, refuse
 from harness.errors import DeviceError, UsageError
 from harness.jsonable import to_json
-from harness.records import (
-    BatteryState,
-    CpufreqState,
-    DeviceState,
-    TargetId,
-    ThermalState,
-)
+from harness.readings import BatteryState, CpufreqState, DeviceState, ThermalState
+from harness.records import TargetId
 from harness.session_config import GateConfig, SessionConfig
 from harness.targets.link import Finished
 from harness.targets.target import Target

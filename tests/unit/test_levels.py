@@ -14,7 +14,8 @@ from harness.configure import check, compose
 from harness.errors import UsageError
 from harness.jsonable import from_json, to_json
 from harness.plan import MIB, make_plan
-from harness.records import Arm, CellRecord, MemoryLevel, Plan, TargetId
+from harness.planned import Arm, MemoryLevel, Plan
+from harness.records import CellRecord, TargetId
 
 LADDER = ("+experiment=cache_sizes", "design=levels", "memory=levels", "cell.text=null")
 CELLS = ("cells={ref:plain,lru:{},lfu:{engine:{evict:lfu}}}", "cells.ref.capped=false")

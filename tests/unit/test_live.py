@@ -9,7 +9,7 @@ from cell_parts import make_arm, make_plan
 
 from harness.device.live import SAMPLES_TAIL_BYTES, LiveDevice, LiveMemory
 from harness.events import CellProgress, LiveReadings, MovedCap, SessionEvent
-from harness.records import Coins
+from harness.planned import Coins
 from harness.report.device_words import readings_in_words
 from harness.report.time_left import CellTimes, TimeLeft
 from harness.watching import Progress

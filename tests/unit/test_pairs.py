@@ -15,7 +15,9 @@ from harness.analysis.series import series_of
 from harness.analysis.simulate import simulate
 from harness.analysis.standing import decided_candidates, standing_in_words, standings
 from harness.looks import look_schedule
-from harness.records import CellRecord, Coins, Counters, Metrics, Plan, Probes
+from harness.planned import Coins, Plan
+from harness.readings import Probes
+from harness.records import CellRecord, Counters, Metrics
 from harness.verdicts import CampaignVerdict, CandidateVerdict
 
 QUICK = PairSettings(interim=False)

@@ -20,7 +20,8 @@ from harness.engines.native_argv import engine_argv, plan_memory_argv
 from harness.errors import UsageError
 from harness.events import CellFinished
 from harness.plan import make_plan
-from harness.records import Arm, GivenText, Metrics, Perplexity, PlannedCell
+from harness.planned import Arm, GivenText, PlannedCell
+from harness.records import Metrics, Perplexity
 from harness.report.tables import settings_of
 from harness.report.terminal import Terminal
 from harness.tracking_cells import cell_points

@@ -13,7 +13,7 @@ from harness.engine_flags import EngineFlags
 from harness.errors import UsageError
 from harness.jsonable import from_json, to_json
 from harness.plan import MIB, SLOT_PADDING_BYTES, cache_mib, four_cell, make_plan
-from harness.records import EngineSettings, GivenText, Plan
+from harness.planned import EngineSettings, GivenText, Plan
 
 
 def planned(*overrides: str, model: Numbers | None = None, cores: int = 4) -> Plan:

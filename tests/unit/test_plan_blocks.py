@@ -14,7 +14,7 @@ from harness.errors import UsageError
 from harness.jsonable import from_json, to_json
 from harness.looks import look_schedule
 from harness.plan import make_plan, toss
-from harness.records import GivenText, Plan
+from harness.planned import GivenText, Plan
 
 TEXTS = {"heldout": GivenText("/held/out.txt", "e" * 64)}
 

@@ -17,20 +17,16 @@ from harness.analysis.device_course import DeviceCourse, device_course
 from harness.analysis.series import Series
 from harness.collect import DEVICE, read_device
 from harness.errors import DeviceError
-from harness.records import (
+from harness.planned import Plan, PlannedCell
+from harness.readings import (
     BatteryState,
-    CellRecord,
-    Counters,
     CpufreqState,
     DeviceState,
-    Metrics,
-    Plan,
-    PlannedCell,
     ProbeResult,
     Probes,
-    TargetId,
     ThermalState,
 )
+from harness.records import CellRecord, Counters, Metrics, TargetId
 from harness.report.plot_estimates import draw_estimates
 from harness.report.plot_style import arm_styles
 from harness.report.plot_timeline import draw_timeline

@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.jsonable import from_json, to_json
-from harness.records import CellRecord, Counters, DeviceState, Metrics, Plan, TargetId
+from harness.planned import Plan
+from harness.readings import DeviceState
+from harness.records import CellRecord, Counters, Metrics, TargetId
 from harness.verdicts import CampaignVerdict, CandidateVerdict, Drift
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))

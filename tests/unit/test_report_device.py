@@ -12,7 +12,7 @@ from harness.events import (
     GatePassed,
     GateReading,
 )
-from harness.records import Excursion, GateOutcome
+from harness.readings import Excursion, GateOutcome
 
 READINGS = (
     GateReading("cpu_temp_c", 60, 71.23, "thermal_zone3.cpu-0-0", False),

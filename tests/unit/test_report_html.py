@@ -17,7 +17,8 @@ from harness.analysis.verdict_words import headline
 from harness.cli import main
 from harness.journal import JOURNAL
 from harness.judgement import Measured, judge
-from harness.records import Excursion, Metrics, Wait
+from harness.readings import Excursion
+from harness.records import Metrics, Wait
 from harness.report.contents import Contents
 from harness.report.html import html_report, write_report
 from harness.report.markdown import markdown_report

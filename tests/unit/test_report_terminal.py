@@ -14,15 +14,13 @@ from harness.analysis.tables import Column, Data
 from harness.analysis.verdict_labels import DRIFT_WORDS, OUTCOME_WORDS
 from harness.events import CellFinished, CellProgress, CellStarted, Waiting
 from harness.findings import EvictionRow, IdentityRow, TopKRow
+from harness.planned import Arm, GivenText, PlannedCell
 from harness.records import (
-    Arm,
     CellRecord,
     Counters,
     ForcedRoutes,
-    GivenText,
     LayerScores,
     Metrics,
-    PlannedCell,
     Prediction,
     PredictorScore,
     TargetId,

@@ -22,7 +22,8 @@ from harness.events import (
     SessionEvent,
     Waiting,
 )
-from harness.records import CellRecord, Coins, Counters, Metrics, Plan, TargetId
+from harness.planned import Coins, Plan
+from harness.records import CellRecord, Counters, Metrics, TargetId
 from harness.report.running import Running
 from harness.screen import Block, Screen
 

@@ -20,7 +20,8 @@ from harness.analysis.tells import went_beyond
 from harness.collect import DEVICE, collect_cell
 from harness.device.sentinel import TAIL_BYTES, LiveSentinel, Watch, excursions
 from harness.jsonable import from_json, to_json
-from harness.records import CellRecord, CpufreqState, DeviceState, Excursion, TargetId, Wait
+from harness.readings import CpufreqState, DeviceState, Excursion
+from harness.records import CellRecord, TargetId, Wait
 from harness.session_config import SessionConfig
 from harness.targets.link import Finished
 from harness.targets.target import Target

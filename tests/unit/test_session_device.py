@@ -17,7 +17,8 @@ from harness.errors import DeviceError, Interrupted
 from harness.events import AtGate, CellExcursion, CellFinished, CellRepeated, GatePassed
 from harness.journal import read_journal
 from harness.jsonable import to_json
-from harness.records import CellRecord, DeviceState, ThermalState
+from harness.readings import DeviceState, ThermalState
+from harness.records import CellRecord
 from harness.session_config import GateConfig, SessionConfig
 from harness.targets.link import Finished
 

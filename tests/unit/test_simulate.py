@@ -17,7 +17,9 @@ from harness.analysis.scenarios import CAPS_KHZ, SCENARIOS
 from harness.analysis.series import Array
 from harness.analysis.simulate import WARMUP_TOKENS, Campaign, simulate
 from harness.jsonable import from_json, to_json
-from harness.records import CellRecord, DeviceState, Plan
+from harness.planned import Plan
+from harness.readings import DeviceState
+from harness.records import CellRecord
 
 # simulations, drawings, fuzzing: seconds each; CI runs them all
 pytestmark = pytest.mark.slow

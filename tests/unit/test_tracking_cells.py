@@ -11,17 +11,9 @@ from typing import Any
 
 from record_parts import paging
 
-from harness.records import (
-    Arm,
-    CgroupMemory,
-    Counters,
-    EngineSettings,
-    Metrics,
-    Perplexity,
-    ProbeResult,
-    Probes,
-    Wait,
-)
+from harness.planned import Arm, EngineSettings
+from harness.readings import ProbeResult, Probes
+from harness.records import CgroupMemory, Counters, Metrics, Perplexity, Wait
 from harness.tracking_cells import (
     cell_colour,
     cell_name,
