@@ -228,6 +228,7 @@ def _verdict_numbers(verdict: CampaignVerdict) -> Iterator[tuple[str, float | No
         yield f"ci_high_pct.{v.candidate}", high
         yield f"p.{v.candidate}", v.p
         yield f"clean_pairs.{v.candidate}", v.clean_pairs
+        yield f"disturbed_pairs.{v.candidate}", v.disturbed_pairs or None
 
 
 def _in_short(verdict: CampaignVerdict | None) -> str:

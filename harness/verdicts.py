@@ -110,7 +110,11 @@ class Drift:
 
 @dataclass(frozen=True)
 class CandidateVerdict:
-    """`effect_pct`: change of tok/s of the candidate against the baseline, in percent."""
+    """`effect_pct`: change of tok/s of the candidate against the baseline, in percent.
+
+    `disturbed_pairs`: so many, whose timing was disturbed, the verdict rests on all the same,
+    as too few were clean.
+    """
 
     candidate: str
     baseline: str
@@ -120,6 +124,7 @@ class CandidateVerdict:
     typical_token_effect_pct: float | None = None
     p: float | None = None
     clean_pairs: int | None = None
+    disturbed_pairs: int = 0
     cells_used: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
     effect_carried_by: str | None = None  # in words, where the time per token was split

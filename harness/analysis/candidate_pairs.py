@@ -361,6 +361,7 @@ class CandidatePairs:
                 typical_token_effect_pct=None if reading is None else reading.typical_effect_pct,
                 p=None if reading is None or reading.effect is None else reading.p,
                 clean_pairs=len(clean),
+                disturbed_pairs=sum(not j.clean for j in ending.used),
                 cells_used=tuple(sorted(c.index for j in ending.used for c in j.pair.cells)),
                 reasons=tuple(dict.fromkeys(reasons)),
             ),

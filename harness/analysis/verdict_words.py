@@ -33,11 +33,18 @@ def numbers_in_words(v: CandidateVerdict) -> str:
         parts.append(f"{v.effect_pct:+.1f} % tok/s{interval}")
     if v.p is not None:
         parts.append(f"p {v.p:.4f}")
-    if v.clean_pairs is not None:
-        parts.append(counted(v.clean_pairs, "clean pair"))
+    parts += pairs_in_words(v)
     if v.output == "differs":
         parts.append(OTHER_OUTPUT)
     return "".join(f", {part}" for part in parts)
+
+
+def pairs_in_words(v: CandidateVerdict) -> list[str]:
+    """What the verdict rests on: `8 clean pairs`, `1 clean pair and 7 disturbed ones`."""
+    if v.clean_pairs is None:
+        return []
+    disturbed = f" and {counted(v.disturbed_pairs, 'disturbed one')}" if v.disturbed_pairs else ""
+    return [counted(v.clean_pairs, "clean pair") + disturbed]
 
 
 # --- a whole campaign in one sentence -------------------------------------------------------------
@@ -144,9 +151,12 @@ def _in_brackets(v: CandidateVerdict, *, effect: bool = False) -> str:
         parts.append(f"{v.effect_pct:+.1f} %")
     if v.ci_pct is not None:
         parts.append(f"{v.ci_pct[0]:+.1f} to {v.ci_pct[1]:+.1f} %")
-    if v.clean_pairs is not None:
-        parts.append(counted(v.clean_pairs, "clean pair"))
-    elif v.effect_pct is not None and v.outcome in ("provisional_win", "provisional_loss"):
+    parts += pairs_in_words(v)
+    if (
+        v.clean_pairs is None
+        and v.effect_pct is not None
+        and v.outcome in ("provisional_win", "provisional_loss")
+    ):
         parts.append("one pair of cells")
     if v.p is not None and v.outcome != "equivalent":
         parts.append(f"p {v.p:.2g}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from harness.analysis.counters import drops
 from harness.analysis.usable import no_speed
+from harness.analysis.verdict_words import pairs_in_words
 from harness.findings import Likeness
 from harness.gate.comparable import settings_of
 from harness.gate.nights import Night
@@ -98,6 +99,8 @@ def _outcome(night: Night, v: CandidateVerdict, margin_pct: float) -> tuple[Gate
     said = f"{v.candidate} against {v.baseline}: {v.outcome.replace('_', ' ')}"
     if night.wrong is not None:
         return "none", f"{night.id}: {night.wrong}"
+    if v.disturbed_pairs:
+        return "none", f"{said}, from {' and '.join(pairs_in_words(v))}: a contaminated night"
     if v.outcome == "loss" and v.effect_pct is not None:
         beyond = v.effect_pct < -margin_pct
         words = f"{said}, {'beyond' if beyond else 'within'} the margin of {margin_pct:g} %"

@@ -114,7 +114,7 @@ def effects_table(verdict: CampaignVerdict) -> Shown:
     """A row a candidate."""
     numeric = (
         *("change of tok/s", "interval from", "interval to"),
-        *("change of the typical token", "p", "clean pairs"),
+        *("change of the typical token", "p", "clean pairs", "disturbed pairs"),
     )
     # only between builds of the engine
     output = ("greedy output",) if any(v.output is not None for v in verdict.verdicts) else ()
@@ -131,6 +131,7 @@ def effects_table(verdict: CampaignVerdict) -> Shown:
             _percent(v.typical_token_effect_pct),
             number(v.p, ".4f"),
             number(v.clean_pairs, "d"),
+            number(v.disturbed_pairs or None, "d"),
             *(Cell(v.output or "one engine", tone=tone_of(v.output or "")) for _ in output),
         )
     return without_empty_columns(table.shown())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis.verdict_labels import OUTCOME_WORDS
+from harness.analysis.verdict_words import pairs_in_words
 from harness.planned import Plan
 from harness.records import CellRecord
 from harness.verdicts import CandidateVerdict
@@ -125,6 +126,4 @@ def verdict_in_words(v: CandidateVerdict) -> str:
         words += f", {v.effect_pct:+.1f} % tok/s"
     if v.ci_pct is not None:
         words += f" ({v.ci_pct[0]:+.1f} to {v.ci_pct[1]:+.1f})"
-    if v.clean_pairs is not None:
-        words += f", {v.clean_pairs} clean pair{'' if v.clean_pairs == 1 else 's'}"
-    return words
+    return ", ".join([words, *pairs_in_words(v)])

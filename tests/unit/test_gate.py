@@ -499,6 +499,18 @@ def test_one_campaign_alone(own: dict[str, Any], code: int, gate: Any, tmp_path:
     assert found["kind"] == "verdict" and case(found, "C")["arm"] == "C"
 
 
+@pytest.mark.parametrize("effect_pct", [-10.0, 10.0])
+def test_a_contaminated_night_is_neither_a_regression_nor_a_pass(
+    effect_pct: float, gate: Any, tmp_path: Path
+) -> None:
+    """The verdict of pairs finds the effect all the same, by its last resort, with more error."""
+    held = with_metrics(cpu_throttled_share=0.3)
+    one = night(tmp_path, 1, effect_pct=effect_pct, pairs=12, change=held)
+    found = gate("--candidate", one, code=UNREADABLE)
+    said = "loss" if effect_pct < 0 else "win"
+    assert f"{said}, from 0 clean pairs and 12 disturbed ones" in reasons(found)
+
+
 def test_a_loss_within_the_margin_passes(gate: Any, tmp_path: Path) -> None:
     one = night(tmp_path, 1, effect_pct=-10.0, pairs=12)
     assert "within the margin" in reasons(gate("--candidate", one, "--margin", "15", code=PASS))

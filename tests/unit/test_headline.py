@@ -53,6 +53,13 @@ def test_an_effect_that_rounds_to_nothing_is_still_a_number() -> None:
     assert "0.04 % faster" in of("win", effect_pct=0.04)
 
 
+def test_pairs_that_were_disturbed_are_named_beside_the_clean_ones() -> None:
+    assert of("win", clean_pairs=1, disturbed_pairs=7) == (
+        "spec2 is 12.3 % faster than baseline "
+        "(+9.8 to +14.9 %, 1 clean pair and 7 disturbed ones, p 0.0039)"
+    )
+
+
 def test_equivalent_is_within_the_margin_not_equal() -> None:
     assert of("equivalent", effect_pct=0.2, ci_pct=(-0.8, 1.1)) == (
         "spec2 is as fast as baseline, within the margin (+0.2 %, 9 clean pairs)"

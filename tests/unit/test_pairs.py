@@ -14,6 +14,7 @@ from harness.analysis.pairs import PairSettings, pairs_verdict
 from harness.analysis.series import series_of
 from harness.analysis.simulate import simulate
 from harness.analysis.standing import decided_candidates, standing_in_words, standings
+from harness.analysis.verdict_words import numbers_in_words
 from harness.looks import look_schedule
 from harness.planned import Coins, Plan
 from harness.readings import Probes
@@ -288,7 +289,8 @@ def test_if_every_pair_is_disturbed_a_null_is_contaminated_and_an_effect_is_foun
         verdict = judge((plan, held, series))
         v = only(verdict)
         assert v.outcome == outcome
-        assert v.clean_pairs == 0
+        assert (v.clean_pairs, v.disturbed_pairs) == (0, 12)
+        assert "0 clean pairs and 12 disturbed ones" in numbers_in_words(v)
         assert "the first 12 pairs of equal work are tested as they are" in in_words(v)
         assert verdict.looks[-1].alpha == 0.05
 
