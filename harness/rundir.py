@@ -6,7 +6,6 @@ Touches `runs_dir` and the campaign's directory; the journal and the records are
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import secrets
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DeviceError, HarnessError, UsageError
-from harness.jsonable import from_json
+from harness.jsonfile import read_as, read_json
 from harness.typed import nearest
 
 CONFIG, PLAN, ENVIRONMENT, VERDICT = "config.yaml", "plan.json", "environment.json", "verdict.json"
@@ -54,15 +53,30 @@ class Sweep:
 
 def read_sweep(campaign_dir: Path) -> Sweep | None:
     """None where the campaign stands alone. Raises DeviceError naming the file that is damaged."""
-    path = campaign_dir / SWEEP
+    return read_as(Sweep, campaign_dir / SWEEP)
+
+
+@dataclass(frozen=True)
+class StoredEnvironment:
+    """What `environment.json` says; `wrong`: why nothing of it is known, else None.
+
+    No verdict rests on it, so a report, or a store, goes without one that is damaged and says so.
+    """
+
+    values: Mapping[str, Any]
+    wrong: str | None = None
+
+
+def read_environment(campaign_dir: Path) -> StoredEnvironment:
+    """Where it is missing or damaged, that is said in `wrong`."""
+    path = campaign_dir / ENVIRONMENT
     try:
-        return from_json(Sweep, json.loads(path.read_bytes()), str(path))
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise DeviceError(f"{path}: {e.strerror}") from e
-    except ValueError as e:
-        raise DeviceError(f"{path}: {e}") from e
+        found = read_json(path)
+    except DeviceError as e:
+        return StoredEnvironment({}, str(e))
+    if found is None:
+        return StoredEnvironment({}, f"{path}: is missing")
+    return StoredEnvironment(found)
 
 
 def new_id(name: str, now: datetime | None = None) -> str:

@@ -152,7 +152,7 @@ def campaign_tables(
 
 def _parent_run(stored: Stored, cells: Sequence[RunData]) -> RunData:
     params = flatten(without_secrets(stored.config))
-    environment = {k: v for k, v in stored.environment.items() if k not in _LONG}
+    environment = {k: v for k, v in stored.environment.values.items() if k not in _LONG}
     if isinstance(cpu := environment.get("cpu"), dict):
         environment["cpu"] = {k: v for k, v in cpu.items() if k != "flags"}
     params |= flatten(without_secrets(environment), "env.")
@@ -195,7 +195,9 @@ def _parent_run(stored: Stored, cells: Sequence[RunData]) -> RunData:
         params=params,
         tags=tags,
         read_points=lambda: points,
-        inputs=inputs(stored.environment, () if stored.plan is None else stored.plan.arms.values()),
+        inputs=inputs(
+            stored.environment.values, () if stored.plan is None else stored.plan.arms.values()
+        ),
         files=tuple(p for n in names if (p := stored.directory / n).is_file()),
         plots=tuple(sorted((stored.directory / PLOTS).glob("*.svg"))),
     )
@@ -269,6 +271,8 @@ def _campaign_note(stored: Stored, status: RunStatus) -> str:
         lines.append(f"**interrupted**: {len(stored.records)} of {planned} cells measured")
     for index, wrong in sorted(stored.damaged.items()):
         lines.append(f"**{_cell_at(stored, index)} is damaged, and left out**: {wrong}")
+    if stored.environment.wrong is not None:
+        lines.append(f"**environment not known**: {stored.environment.wrong}")
     if stored.outdated and status != "RUNNING":
         words = f"`python -m harness report {stored.directory.name}` judges what is left"
         lines.append(f"no verdict is shown, as the last one was of other cells; {words}")
@@ -326,7 +330,7 @@ def _cell_run(stored: Stored, record: CellRecord, cell_dir: Path) -> RunData:
         params=cell_params(record, arm),
         tags=tags,
         read_points=partial(_read_points, record, cell_dir / TOKENS, start_ms),
-        inputs=inputs(stored.environment, () if arm is None else (arm,)),
+        inputs=inputs(stored.environment.values, () if arm is None else (arm,)),
         files=tuple(p for p in sorted(cell_dir.iterdir()) if p.is_file() and p.name[0] != "."),
         digest=digest.hexdigest(),
     )

@@ -5,7 +5,6 @@ Reads the directory, writes nothing, knows no store.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any
 from harness import rundir
 from harness.collect import sound_cells
 from harness.configure import load_yaml
-from harness.errors import DeviceError
 from harness.journal import Event, ended_as, read_journal
-from harness.jsonable import from_json
+from harness.jsonfile import read_as
 from harness.planned import Plan
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict
@@ -32,7 +30,7 @@ class Stored:
 
     directory: Path
     config: dict[str, Any]
-    environment: dict[str, Any]
+    environment: rundir.StoredEnvironment
     plan: Plan | None
     verdict: CampaignVerdict | None
     records: tuple[CellRecord, ...] = ()
@@ -46,16 +44,15 @@ class Stored:
 
 def read_stored(directory: Path) -> Stored:
     """Raises HarnessError naming the file that is damaged, or without which no cell counts."""
-    plan, verdict = directory / rundir.PLAN, directory / rundir.VERDICT
-    config = directory / rundir.CONFIG
+    config, verdict = directory / rundir.CONFIG, directory / rundir.VERDICT
     sound, events = sound_cells(directory), read_journal(directory)
     current = not sound.damaged and not measuring_again(events)
     return Stored(
         directory=directory,
         config=(load_yaml(config) if config.is_file() else None) or {},
-        environment=_json(directory / rundir.ENVIRONMENT) or {},
-        plan=_dataclass(Plan, plan) if plan.is_file() else None,
-        verdict=_dataclass(CampaignVerdict, verdict) if verdict.is_file() and current else None,
+        environment=rundir.read_environment(directory),
+        plan=read_as(Plan, directory / rundir.PLAN),
+        verdict=read_as(CampaignVerdict, verdict) if current else None,
         outdated=verdict.is_file() and not current,
         records=tuple(sound.records.values()),
         damaged=sound.damaged,
@@ -68,19 +65,3 @@ def measuring_again(events: Sequence[Event]) -> bool:
     """Whether a verdict that lies there may be of cells that were measured again since."""
     resumed = any(e.event == "campaign_resumed" for e in events)
     return resumed and ended_as(events) != "campaign_finished"
-
-
-def _json(path: Path) -> Any:
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as e:
-        raise DeviceError(f"{path}: not JSON ({e})") from e
-
-
-def _dataclass(cls: type[Any], path: Path) -> Any:
-    try:
-        return from_json(cls, _json(path), str(path))
-    except ValueError as e:
-        raise DeviceError(str(e)) from e

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from harness.device.android_state import completed
 from harness.errors import DeviceError
 from harness.jsonable import from_json
+from harness.jsonfile import read_json
 from harness.planned import CgroupMode
 from harness.readings import DeviceState, Probes
 from harness.records import CgroupMemory
@@ -106,14 +107,14 @@ def read_result(cell_dir: Path) -> LauncherResult | None:
     Raises DeviceError when the file is there but cannot be read as docs/launcher.md says.
     """
     path = cell_dir / RESULT
-    try:
-        data = json.loads(path.read_bytes())
-        # null where a list or an object is meant: a launcher that could not look
-        data = {k: v for k, v in data.items() if v is not None}
-        return from_json(LauncherResult, data, RESULT)
-    except FileNotFoundError:
+    data = read_json(path)
+    if data is None:
         return None
-    except (OSError, ValueError, AttributeError) as e:
+    # null where a list or an object is meant: a launcher that could not look
+    data = {k: v for k, v in data.items() if v is not None}
+    try:
+        return from_json(LauncherResult, data, RESULT)
+    except ValueError as e:
         raise DeviceError(f"{path}: {e}") from e
 
 

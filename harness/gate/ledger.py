@@ -23,7 +23,7 @@ from harness.gate.metrics import METRICS, Metric
 from harness.gate.nights import Night
 from harness.gate.reading import level
 from harness.journal import write_json
-from harness.jsonable import from_json
+from harness.jsonfile import read_as
 
 GATE = "gate.json"
 # in it, what a campaign's own verdict said, beside the entries of metrics
@@ -115,17 +115,7 @@ def configuration_of(night: Night) -> str:
 
 def read_ledger(directory: Path) -> Ledger | None:
     """None where the campaign was never gated. Raises DeviceError naming a damaged file."""
-    path = directory / GATE
-    try:
-        return from_json(Ledger, json.loads(path.read_bytes()), str(path))
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise DeviceError(f"{path}: {e.strerror}") from e
-    except ValueError as e:
-        raise DeviceError(
-            f"{path}: is damaged ({e}); remove it, and gate the campaign again"
-        ) from e
+    return read_as(Ledger, directory / GATE, "remove it, and gate the campaign again")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from harness.analysis.series import Series
 from harness.journal import Event
 from harness.planned import Plan
 from harness.records import CellRecord
-from harness.rundir import DEFAULT_RUNS_DIR, Sweep
+from harness.rundir import DEFAULT_RUNS_DIR, StoredEnvironment, Sweep
 from harness.tracking_text import without_credentials, without_secrets
 from harness.verdicts import CampaignVerdict
 from harness.words import counted, duration
@@ -24,7 +24,7 @@ from harness.words import counted, duration
 class Contents:
     """`series`, `device`, `damaged`: by index of the cell; `damaged`: what is wrong with it.
 
-    `config`: as stored. `environment`: None where environment.json is not there, or cannot be read.
+    `config`: as stored.
     """
 
     directory: Path
@@ -36,7 +36,7 @@ class Contents:
     damaged: Mapping[int, str] = field(default_factory=dict)
     margin_pct: float = 3.0
     config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] | None = None
+    environment: StoredEnvironment = field(default_factory=lambda: StoredEnvironment({}))
     events: Sequence[Event] = ()
     sweep: Sweep | None = None
 

@@ -20,7 +20,7 @@ _APART = ("preflight", "settings", "packages")
 def environment_table(contents: Contents) -> Shown:
     """All of environment.json in rows of `a.b` and a value; what nobody could find out is said."""
     table = Rows("", ("of", "value"))
-    for name, value in _flat(contents.environment or {}):
+    for name, value in _flat(contents.environment.values):
         if name.partition(".")[0] not in _APART:
             table.add(_in_words(name), _value(name, value))
     return table.shown()
@@ -28,7 +28,7 @@ def environment_table(contents: Contents) -> Shown:
 
 def packages_table(contents: Contents) -> Shown:
     """Versions of what a verdict or a stored run depends on."""
-    found = (contents.environment or {}).get("packages")
+    found = contents.environment.values.get("packages")
     table = Rows("", ("package", "version"))
     for name, version in found.items() if isinstance(found, Mapping) else ():
         table.add(str(name), NOT_KNOWN if version is None else str(version))
@@ -102,7 +102,7 @@ def _engines(contents: Contents) -> list[str]:
 
 def briefly(contents: Contents) -> list[tuple[str, str]]:
     """Device, engine and model in a few lines, for who reads no further."""
-    e = contents.environment or {}
+    e = contents.environment.values
     cpu = e.get("cpu") if isinstance(e.get("cpu"), Mapping) else {}
     lines = [
         ("device", [e.get("hostname"), e.get("os"), e.get("kernel")]),
@@ -119,7 +119,7 @@ def briefly(contents: Contents) -> list[tuple[str, str]]:
 
 
 def _mappings(contents: Contents, key: str) -> list[Mapping[str, Any]]:
-    found = (contents.environment or {}).get(key)
+    found = contents.environment.values.get(key)
     return [f for f in found if isinstance(f, Mapping)] if isinstance(found, Sequence) else []
 
 

@@ -129,7 +129,7 @@ def _page(c: Contents) -> dict[str, Any]:
         "packages": facts_environment.packages_table(c),
         "preflight": facts_environment.preflight_table(c),
         "settings": facts_environment.settings_table(c),
-        "environment_known": c.environment is not None,
+        "environment_wrong": c.environment.wrong,
         "imported": c.imported,
         "command": command(c),
         "judge_again": judge_again(c),

@@ -71,10 +71,12 @@ def _under(lines: Iterable[str | None]) -> str:
 
 
 def _environment(contents: Contents) -> str:
-    if contents.imported is not None or contents.environment is None:
-        where = (contents.imported or {}).get("source")
+    if contents.imported is not None:
+        where = contents.imported.get("source")
         said = f"imported from {_text(str(where))}" if where else "not known"
         return f"**Environment:** {said}"
+    if contents.environment.wrong is not None:
+        return f"**Environment:** not known: {_text(contents.environment.wrong)}"
     lines = [f"- {name}: {_text(text)}" for name, text in facts_environment.briefly(contents)]
     return "**Environment**\n\n" + "\n".join(lines)
 

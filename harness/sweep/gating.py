@@ -21,6 +21,7 @@ from harness.gate.metrics import metrics_named
 from harness.gate.result import OUTCOME_WORDS, GateResult
 from harness.gate.rule import GateOutcome
 from harness.journal import write_atomically
+from harness.judgement import stored_plan
 from harness.schema import COMPARING
 from harness.sweep.state import Part, SweepState
 from harness.sweep.words import name_of, result_of
@@ -62,7 +63,7 @@ def _gated(runs_dir: Path, part: Part, baseline: str, margin_pct: float) -> Gate
         return Gated(name, part.experiment, "none", f"No readable verdict: {result_of(part)}")
     campaign = runs_dir / part.campaign
     try:
-        metric = SPEED if _design(campaign) in COMPARING else WORK
+        metric = SPEED if stored_plan(campaign).design in COMPARING else WORK
         request = Request(
             candidate=rundir.find_campaign(part.campaign, runs_dir, "--candidate "),
             baseline=baseline,
@@ -74,10 +75,6 @@ def _gated(runs_dir: Path, part: Part, baseline: str, margin_pct: float) -> Gate
     except (HarnessError, OSError, ValueError) as e:  # one that cannot be read loses no other
         return Gated(name, part.experiment, "none", f"No readable verdict: {e}")
     return Gated(name, part.experiment, result.verdict, result.headline, result)
-
-
-def _design(campaign: Path) -> str:
-    return str(json.loads((campaign / rundir.PLAN).read_bytes())["design"])
 
 
 def exit_code(gated: tuple[Gated, ...]) -> int:

@@ -20,8 +20,8 @@ from harness.campaign import run as run_campaign
 from harness.campaign.foresight import PLAN_ONLY, Foreseen, Foresight, show
 from harness.campaign.parts import Member
 from harness.configure import compose, parse_overrides, resolved
-from harness.errors import HarnessError, Interrupted, UsageError
-from harness.jsonable import from_json
+from harness.errors import DeviceError, HarnessError, Interrupted, UsageError
+from harness.jsonfile import read_as
 from harness.sweep.combinations import Combination, combinations
 from harness.sweep.nightly import is_night, night_of
 from harness.sweep.state import (
@@ -307,12 +307,11 @@ def _found(campaign: Path) -> tuple[str | None, str | None]:
     """Drift and headline of its verdict."""
     from harness.analysis.verdict_words import headline
 
-    path = campaign / rundir.VERDICT
     try:
-        verdict = from_json(CampaignVerdict, json.loads(path.read_bytes()), str(path))
-    except (OSError, ValueError):
+        verdict = read_as(CampaignVerdict, campaign / rundir.VERDICT)
+    except DeviceError:
         return None, None
-    return verdict.drift.verdict, headline(verdict)
+    return (None, None) if verdict is None else (verdict.drift.verdict, headline(verdict))
 
 
 def _interrupted(directory: Path, state: SweepState, index: int) -> str:

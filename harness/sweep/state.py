@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Literal
 from harness import rundir
 from harness.errors import DeviceError, UsageError
 from harness.journal import write_json
-from harness.jsonable import from_json
+from harness.jsonfile import read_as
 
 # planned: not yet begun. running: under way, or the harness was killed meanwhile. ran: to its end,
 # with or without cells that failed. stopped: by a device, say; can be taken up. refused: not
@@ -103,14 +102,12 @@ def write_state(directory: Path, state: SweepState) -> None:
 
 
 def read_state(directory: Path) -> SweepState:
-    """Raises DeviceError naming the file that is damaged."""
+    """Raises DeviceError naming the file that is damaged, or missing."""
     path = directory / rundir.SWEEP_STATE
-    try:
-        return from_json(SweepState, json.loads(path.read_bytes()), str(path))
-    except OSError as e:
-        raise DeviceError(f"{path}: {e.strerror}") from e
-    except ValueError as e:
-        raise DeviceError(f"{path}: {e}") from e
+    state = read_as(SweepState, path)
+    if state is None:
+        raise DeviceError(f"{path}: is missing")
+    return state
 
 
 def find_sweep(name: str, runs_dir: Path) -> Path | None:

@@ -7,12 +7,14 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import rundir
 from harness.configure import load_yaml
+from harness.errors import DeviceError
 from harness.journal import read_journal
-from harness.jsonable import from_json, to_json
+from harness.jsonable import to_json
+from harness.jsonfile import read_as
 from harness.judgement import Measured, judge
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict
@@ -130,29 +132,20 @@ def contents_of(
         damaged=measured.damaged,
         margin_pct=measured.settings.margin_pct,
         config=stored if isinstance(stored, Mapping) else {},
-        environment=_environment(measured.directory),
+        environment=rundir.read_environment(measured.directory),
         events=read_journal(measured.directory),
         sweep=rundir.read_sweep(measured.directory),
     )
 
 
-def _environment(directory: Path) -> Mapping[str, Any] | None:
-    """None where it is not there or cannot be read: a report says so, and goes without it."""
-    try:
-        stored = json.loads((directory / rundir.ENVIRONMENT).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return stored if isinstance(stored, Mapping) else None
-
-
 def _against_stored(directory: Path, verdict: CampaignVerdict) -> str:
     path = directory / rundir.VERDICT
-    if not path.is_file():
-        return "there is no verdict.json to compare with: the campaign did not come to its end"
     try:
-        stored = from_json(CampaignVerdict, json.loads(path.read_bytes()), str(path))
-    except ValueError as e:
-        return f"{path}: cannot be read ({e}), so there is nothing to compare with"
+        stored = read_as(CampaignVerdict, path)
+    except DeviceError as e:
+        return f"{e}, so there is nothing to compare with"
+    if stored is None:
+        return "there is no verdict.json to compare with: the campaign did not come to its end"
     changed = [
         f.name
         for f in dataclasses.fields(CampaignVerdict)

@@ -54,6 +54,7 @@ FLOORS: list[set[str]] = [
         "build_config",
         "nightly_config",
     },
+    {"jsonfile"},
     {"typed", "jsonable"},
     {"stopping", "progress"},
     {"screen"},

@@ -22,6 +22,7 @@ from harness.records import Metrics, Wait
 from harness.report.contents import Contents
 from harness.report.html import html_report, write_report
 from harness.report.markdown import markdown_report
+from harness.tracking_data import read_campaign
 from harness.verbs.report import contents_of
 
 NASTY = '<script>alert("1")</script>'
@@ -178,11 +179,28 @@ def test_an_environment_that_is_absent_or_broken_costs_nothing_else(
     four: MadeUp, tmp_path: Path
 ) -> None:
     directory = four.write(tmp_path / "runs")
-    for content in (None, b"{", b"[]"):
-        path = directory / "environment.json"
+    path = directory / "environment.json"
+    for content, wrong in (
+        (None, "is missing"),
+        (b"", "is damaged (empty)"),
+        (b"{", "is damaged (Expecting property name"),
+        (b"[]", "is damaged (expected an object, found list)"),
+    ):
         path.unlink() if content is None else path.write_bytes(content)
-        assert "environment.json: not there, or cannot be read" in html_report(read(directory))
+        contents = read(directory)
+        assert f"Not known: {path}: {wrong}" in Page(html_report(contents)).text
+        # a report in Markdown, and the store, say the same
+        said = contents.environment.wrong
+        assert said is not None
+        markdown = markdown_report(contents).replace("\\", "")  # what it escapes
+        assert f"**Environment:** not known: {path}: {wrong}" in markdown
+        logged = read_campaign(directory).parent
+        assert f"**environment not known**: {said}" in logged.tags["mlflow.note.content"]
+        assert not [name for name in logged.params if name.startswith("env.")]
         path.write_bytes(b"{}")
+    assert (
+        "environment not known" not in read_campaign(directory).parent.tags["mlflow.note.content"]
+    )
 
 
 def test_a_damaged_cell_is_named_and_left_out(four: MadeUp, tmp_path: Path) -> None:
