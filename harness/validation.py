@@ -104,8 +104,11 @@ def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = _overlay(old, value) if both else value  # type: ignore[arg-type]
+        result[key] = (
+            _overlay(old, value)
+            if isinstance(old, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return result
 
 

@@ -161,10 +161,10 @@ def cells_table(records: Sequence[CellRecord]) -> Shown:
         for column, value in zip(results.columns, row, strict=True):
             if column.key == "status":
                 cells.append(_status(record))
-            elif column.form or value is None:
-                cells.append(number(value, column.form))  # type: ignore[arg-type]
+            elif isinstance(value, str):
+                cells.append(Cell(value))
             else:
-                cells.append(Cell(str(value)))
+                cells.append(number(value, column.form))
         c, probe = record.counters, record.probe.before
         caps = caps_khz(record.entry).values()
         temp = sensor.read(record.entry)
@@ -186,5 +186,4 @@ _ENTRY = ("cap GHz", "CPU °C", "compute probe ms", "read probe ms")
 
 
 def _status(record: CellRecord) -> Cell:
-    tone = "good" if record.status == "ok" else "bad"
-    return Cell(record.status, tone=tone)  # type: ignore[arg-type]
+    return Cell(record.status, tone="good" if record.status == "ok" else "bad")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.report.contents import Contents
-from harness.report.shown import Cell, Rows, Shown
+from harness.report.shown import Cell, Rows, Shown, Tone
 from harness.report.tables import differing_settings, said_of_all, settings_of
 from harness.tracking_text import without_secrets
 
@@ -45,9 +45,9 @@ def preflight_table(contents: Contents) -> Shown:
     )
     for finding in found:
         level = str(finding.get("level") or "not known")
-        tone = "" if level == "info" else "unsure" if level == "warning" else "bad"
+        tone: Tone = "" if level == "info" else "unsure" if level == "warning" else "bad"
         table.add(
-            Cell(level, tone=tone),  # type: ignore[arg-type]
+            Cell(level, tone=tone),
             str(finding.get("about") or ""),
             str(finding.get("words") or ""),
             str(finding.get("advice") or "–"),

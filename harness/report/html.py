@@ -8,8 +8,9 @@ the page's colours. Every word that comes from a campaign is escaped, by jinja2 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from harness.report.svg_effects import attribution, by_candidate, closing, effec
 from harness.report.svg_timeline import styles_of, timeline
 from harness.report.svg_traces import arm_traces, pair_traces
 from harness.report.trace_columns import traces_of
+from harness.verdicts import CandidateVerdict
 
 REPORT = "report.html"
 # pixels: of a page on a screen or on paper, and of a phone
@@ -157,25 +159,29 @@ def _both(
     return _Chart(wide.svg("wide"), narrow.svg("narrow"), arms, caption)
 
 
+def _drawn(charts: Iterable[_Chart | None]) -> list[_Chart]:
+    """Those for which there was something to draw."""
+    return [chart for chart in charts if chart is not None]
+
+
 def _closing(c: Contents) -> list[_Chart]:
     """How the estimate of each candidate closed in."""
     styles = styles_of(c.plan, c.records)
-    found = []
-    for v in c.verdict.verdicts:
-        pairs = sorted(
-            (p for p in c.verdict.pairs if p.candidate == v.candidate), key=lambda p: p.block
-        )
-        looks = [look for look in c.verdict.looks if look.candidate == v.candidate]
-        style = styles.get(v.candidate, 1)
-        chart = _both(
-            lambda width, v=v, pairs=pairs, looks=looks, style=style: closing(  # type: ignore[misc]
-                v.candidate, pairs, looks, margin_pct=c.margin_pct, style=style, width=width
-            ),
-            ((v.candidate, style),),
-            f"{v.candidate} against {v.baseline}",
-        )
-        found += [chart] if chart else []
-    return found
+    return _drawn(_closing_of(c, v, styles.get(v.candidate, 1)) for v in c.verdict.verdicts)
+
+
+def _closing_of(c: Contents, v: CandidateVerdict, style: int) -> _Chart | None:
+    pairs = sorted(
+        (p for p in c.verdict.pairs if p.candidate == v.candidate), key=lambda p: p.block
+    )
+    looks = [look for look in c.verdict.looks if look.candidate == v.candidate]
+    return _both(
+        lambda width: closing(
+            v.candidate, pairs, looks, margin_pct=c.margin_pct, style=style, width=width
+        ),
+        ((v.candidate, style),),
+        f"{v.candidate} against {v.baseline}",
+    )
 
 
 def _timeline(c: Contents) -> _Chart | None:
@@ -199,26 +205,23 @@ def _timeline_notes(c: Contents) -> list[str]:
 
 def _traces(c: Contents) -> list[_Chart]:
     traces = traces_of(c.verdict, c.plan, c.records, c.series)
+    if traces is None:
+        return []
     styles = styles_of(c.plan, c.records)
-    found = []
-    for column in traces.columns if traces else ():
-        draw = pair_traces if traces and traces.compared else arm_traces
-        chart = _both(
-            lambda width, draw=draw, column=column: draw(column, styles, width),  # type: ignore[misc]
+    draw, width = (pair_traces, _WIDE) if traces.compared else (arm_traces, _HALF)
+    return _drawn(
+        _both(
+            partial(draw, column, styles),
             tuple((arm, styles[arm]) for arm in column.arms),
             column.title,
-            _WIDE if draw is pair_traces else _HALF,
+            width,
         )
-        found += [chart] if chart else []
-    return found
+        for column in traces.columns
+    )
 
 
 def _attributions(c: Contents) -> list[_Chart]:
-    found = []
-    for name, rows in by_candidate(c.verdict.attribution).items():
-        chart = _both(
-            lambda width, name=name, rows=rows: attribution(name, rows, width),  # type: ignore[misc]
-            caption=name,
-        )
-        found += [chart] if chart else []
-    return found
+    return _drawn(
+        _both(partial(attribution, name, rows), caption=name)
+        for name, rows in by_candidate(c.verdict.attribution).items()
+    )
