@@ -15,6 +15,10 @@ __all__ = ["browser", "screenshots"]  # fixtures
 _LOCKS = tempfile.TemporaryDirectory(prefix="moe-harness-tests-")
 os.environ["MOE_DEVICE_LOCK"] = str(Path(_LOCKS.name) / "device.lock")
 
+# and the other worker's engines are at work beside its campaigns, for longer on a slow machine than
+# one that is only just ending is waited for
+os.environ["MOE_OTHER_ENGINES_S"] = "900"
+
 # More would measure each other: the cells of tests are real, and take a core each.
 _WORKERS = 2
 

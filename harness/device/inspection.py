@@ -8,6 +8,8 @@ another engine is there, to see whether it is at work. What it all means for a c
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +18,7 @@ from typing import Any, TypeVar
 
 from harness.device.android_state import completed, throttling_in_words
 from harness.device.launcher import ask
-from harness.errors import DeviceError
+from harness.errors import DeviceError, UsageError
 from harness.jsonable import from_json
 from harness.readings import DeviceState
 from harness.targets.target import Target
@@ -28,6 +30,8 @@ LOOKS_APART_S = 1.0
 BUSY_ENGINE_SHARE = 0.2
 # an engine whose campaign was killed is ended by its launcher
 GRACE_S = 15.0
+# The environment names another time where others run engines beside ours, on purpose.
+GRACE_ENV = "MOE_OTHER_ENGINES_S"
 # /proc/PID/stat counts in hundredths of a second towards programs, whatever the kernel's own tick
 _TICKS_PER_S = 100
 _STAT_S = 10.0
@@ -120,7 +124,7 @@ def inspect(
     model_files: Sequence[PurePath] = (),
     model_bytes: int = 0,
     hash_model: bool = False,
-    grace_s: float = GRACE_S,
+    grace_s: float | None = None,
     roots: Sequence[str] = (),
     nap: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
@@ -128,9 +132,10 @@ def inspect(
     """Ask the launcher on the target. `work_dir` exists there.
 
     `hash_model`: read all of the model, for its hash. `grace_s`: so long an engine that is at work
-    may take to end. `roots`: options that show the launcher another /proc and /sys. Raises
-    DeviceError where it does not answer.
+    may take to end, by default as `grace` says. `roots`: options that show the launcher another
+    /proc and /sys. Raises DeviceError where it does not answer, UsageError.
     """
+    patience_s = grace() if grace_s is None else grace_s
     sha256 = None
     if hash_model and model_files:
         sha256 = _model_sha256(target, launcher, model_files, model_bytes)
@@ -149,7 +154,7 @@ def inspect(
         engines = tuple(
             OtherEngine(p.pid, p.name, _share(p.pid, used, later)) for p in first.other_engines
         )
-        if waited_s > grace_s or not any(e.is_busy for e in engines):
+        if waited_s > patience_s or not any(e.is_busy for e in engines):
             break
     second = _look(target, launcher, work_dir, roots)
     off = None if first.unix_s is None else first.unix_s - (before + after) / 2
@@ -163,6 +168,18 @@ def inspect(
         model_sha256=sha256,
         throttling=throttling_in_words(target),
     )
+
+
+def grace() -> float:
+    """Seconds that an engine at work is waited for. Raises UsageError."""
+    text = os.environ.get(GRACE_ENV, "")
+    try:
+        seconds = float(text) if text else GRACE_S
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"{GRACE_ENV}={text!r} in the environment: give seconds, such as 60")
+    return seconds
 
 
 def _look(target: Target, launcher: PurePath, directory: PurePath, roots: Sequence[str]) -> Look:

@@ -174,11 +174,18 @@ def test_open_files_and_signal_settings_are_not_inherited(cell: Run, output: Any
 
 
 def test_samples_follow_the_memory_of_the_program(cell: Run, tmp_path: Path) -> None:
+    samples = tmp_path / "cell" / "samples.csv"
     grow = (
-        "import time; time.sleep(.2); block = bytearray(80 << 20); time.sleep(.3); del block;"
-        "t = time.process_time()\nwhile time.process_time() < t + .1: pass\ntime.sleep(.2)"
+        "import sys, time\n"
+        "def watched():\n"  # until there are samples of how it is now: they are written in bulk
+        "    seen = lambda: open(sys.argv[1]).read().count('\\n')\n"
+        "    for _ in 'ab':\n"
+        "        before = seen()\n"
+        "        while seen() == before: time.sleep(.05)\n"
+        "watched(); block = bytearray(80 << 20); watched(); del block\n"
+        "t = time.process_time()\nwhile time.process_time() < t + .1: pass\nwatched()"
     )
-    result = cell(PYTHON, "-c", grow)
+    result = cell(PYTHON, "-c", grow, samples)
     rows = table(tmp_path / "cell" / "samples.csv")
     assert list(rows[0])[:9] == [
         "t_ms",

@@ -52,7 +52,7 @@ if os.fork() == 0:
     with open(sys.argv[1] + ".new", "w") as file:
         file.write(str(os.getpid()))
     os.rename(sys.argv[1] + ".new", sys.argv[1])
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -105,9 +105,9 @@ def test_the_page_cache_cannot_hide_a_file(cell: Run, output: Any, big_file: Pat
     # The page cache goes with the cgroup: to the next cell it would be free of charge.
     again = cell(PYTHON, "-c", READ, big_file, **LIMIT)
     assert 60 * MIB < again["cgroup"]["peak_bytes"] <= 64 * MIB
-    # Without the limit, the whole file stays.
+    # Without the limit, as much of the file stays as the machine has room for.
     cell(PYTHON, "-c", READ, big_file)
-    assert int(output()) == 200 * MIB
+    assert int(output()) > 2 * 64 * MIB
 
 
 @pytest.mark.usefixtures("cgroups")
@@ -118,7 +118,7 @@ def test_a_file_that_was_cached_before_is_free_of_charge_which_is_shown(
         "import mmap, sys, time; file = open(sys.argv[1], 'rb');"
         "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ);"
         "sum(mapped[i] for i in range(0, len(mapped), mmap.PAGESIZE));"
-        "time.sleep(0.3)"  # to be seen by a sample: from the page cache it takes a few milliseconds
+        "time.sleep(1.5)"  # to be seen by a sample: from the page cache it takes a few milliseconds
     )
     result = cell(PYTHON, "-c", touch, big_file, **LIMIT)
     assert result["status"] == "ok"
@@ -142,7 +142,7 @@ def test_a_program_may_outlive_the_kill_of_its_child(cell: Run) -> None:
 
 
 def test_the_program_is_inside_and_the_launcher_is_not(started: Any, cgroups: Path) -> None:
-    process = started(PYTHON, "-c", "import time; time.sleep(60)", **LIMIT)
+    process = started(PYTHON, "-c", "import time; time.sleep(600)", **LIMIT)
     own = cgroups / f"moe-launcher-{process.pid}"
     members = wait_for(lambda: file_text(own / "cgroup.procs").split())
     assert str(process.pid) not in members
@@ -151,7 +151,7 @@ def test_the_program_is_inside_and_the_launcher_is_not(started: Any, cgroups: Pa
 
 
 def test_swap_cannot_hide_memory(started: Any, cgroups: Path, tmp_path: Path) -> None:
-    process = started("sleep", "60", **LIMIT)
+    process = started("sleep", "600", **LIMIT)
     own = cgroups / f"moe-launcher-{process.pid}"
     wait_for((tmp_path / "cell" / "samples.csv").exists)
     wait_for(lambda: file_text(own / "cgroup.procs"))
@@ -162,7 +162,7 @@ def test_swap_cannot_hide_memory(started: Any, cgroups: Path, tmp_path: Path) ->
         limit, expected = (together, 64 * MIB) if together.exists() else (alone, 0)
         assert int(limit.read_text()) == expected
     process.terminate()
-    process.wait(timeout=20)
+    process.wait(timeout=120)
     assert result_of(tmp_path / "cell")["cgroup"]["swap_limited"] is limited
 
 
@@ -178,7 +178,7 @@ def test_both_limits_hold_at_once(cell: Run) -> None:
 def test_what_the_program_left_behind_is_no_obstacle(
     cell: Run, cgroups: Path, tmp_path: Path
 ) -> None:
-    result = cell(PYTHON, "-c", DAEMON, tmp_path / "daemon", time_limit_s=1, **LIMIT)
+    result = cell(PYTHON, "-c", DAEMON, tmp_path / "daemon", time_limit_s=5, **LIMIT)
     assert (result["status"], result["timed_out"]) == ("killed", True)
     assert result["cgroup"]["removed"] is True
     assert not (cgroups / Path(result["cgroup"]["path"]).name).exists()
@@ -193,7 +193,7 @@ def test_a_signal_to_the_launcher_leaves_no_cgroup(
     own = cgroups / f"moe-launcher-{process.pid}"
     assert own.exists()
     process.terminate()
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
     assert result_of(tmp_path / "cell")["cgroup"]["removed"] is True
     assert not own.exists()
 
@@ -217,11 +217,11 @@ def test_the_death_of_the_host_leaves_no_cgroup(
 def test_a_stop_before_the_start_leaves_no_cgroup_and_no_figures(
     started: Any, cgroups: Path, tmp_path: Path
 ) -> None:
-    process = started("touch", tmp_path / "was started", **LIMIT, probe_s=30)
+    process = started("touch", tmp_path / "was started", **LIMIT, probe_s=300)
     own = cgroups / f"moe-launcher-{process.pid}"
     wait_for(own.exists)
     process.terminate()
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=120) == 0
     assert not own.exists()
     cgroup = result_of(tmp_path / "cell")["cgroup"]
     assert cgroup["limit_bytes"] == 64 * MIB
@@ -230,31 +230,50 @@ def test_a_stop_before_the_start_leaves_no_cgroup_and_no_figures(
 
 
 @pytest.fixture
-def stale(started: Any, cgroups: Path, tmp_path: Path) -> Iterator[tuple[Path, int]]:
+def apart(cgroups: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A cgroup in which other tests' launchers do not clean up, and how to start one there.
+
+    In version 2, where that would take the controller out of their hands, the usual one.
+    """
+    if not (cgroups / "memory.limit_in_bytes").exists():
+        yield cgroups, {}
+        return
+    own = cgroups / f"apart-{os.getpid()}"
+    own.mkdir()
+    yield own, {"preexec_fn": lambda: (own / "cgroup.procs").write_text("0")}
+    wait_for(lambda: not file_text(own / "cgroup.procs"))
+    own.rmdir()
+
+
+@pytest.fixture
+def stale(
+    launcher: Path, apart: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> Iterator[tuple[Path, int]]:
     """The cgroup of a launcher that was killed outright, and a process that is still in it."""
-    process = started(PYTHON, "-c", DAEMON, tmp_path / "daemon", **LIMIT)
-    wait_for((tmp_path / "daemon").exists)
-    process.kill()
-    process.wait()
+    place, join = apart
+    program = [PYTHON, "-c", DAEMON, tmp_path / "daemon"]
+    with subprocess.Popen(command(launcher, tmp_path / "cell", LIMIT, program), **join) as process:
+        wait_for((tmp_path / "daemon").exists)
+        process.kill()
     pid = int((tmp_path / "daemon").read_text())
     assert is_alive(pid)
-    yield cgroups / f"moe-launcher-{process.pid}", pid
+    yield place / f"moe-launcher-{process.pid}", pid
     if is_alive(pid):
         os.kill(pid, signal.SIGKILL)
 
 
 def test_the_next_start_removes_what_a_killed_launcher_left(
-    cell: Run, cgroups: Path, stale: tuple[Path, int]
+    cell: Run, apart: tuple[Path, dict[str, Any]], stale: tuple[Path, int]
 ) -> None:
-    left, pid = stale
+    (left, pid), (place, join) = stale, apart
     assert left.exists()
     # The number of a process that lives: whether it is a launcher or not, this is left alone.
-    living = cgroups / f"moe-launcher-{os.getpid()}"
+    living = place / f"moe-launcher-{os.getpid()}"
     living.mkdir()
     try:
-        assert cell("true")["cgroup"] is None
+        assert cell("true", popen=join)["cgroup"] is None
         assert left.exists()  # who asks for no limit does not touch cgroups
-        assert cell("true", **LIMIT)["status"] == "ok"
+        assert cell("true", **LIMIT, popen=join)["status"] == "ok"
         assert not left.exists()
         assert not is_alive(pid)
         assert living.exists()

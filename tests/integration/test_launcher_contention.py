@@ -63,10 +63,10 @@ def test_threads_that_share_a_core_wait_for_it(cell: Run) -> None:
 def test_a_quota_that_a_wrapper_enters_is_found(cell: Run, quota: CpuQuota, tmp_path: Path) -> None:
     wrapper = quota.wrapper(tmp_path / "wrapper", Path(PYTHON))
     assert cell(wrapper, "-c", BUSY)["cpu_throttled_s"] == 0
-    quota.hold(0.2)
+    quota.hold(0.05)  # less than neighbours leave it
     held = cell(wrapper, "-c", BUSY)
     assert held["status"] == "ok"
-    assert held["cpu_throttled_s"] > 0.1  # less than 1.2 where neighbours leave it no more anyway
+    assert held["cpu_throttled_s"] > 0.1
     assert held["user_s"] + held["system_s"] < 0.5 * held["wall_s"]
     quota.lift()
     after = cell(wrapper, "-c", BUSY)

@@ -16,6 +16,8 @@ from launcher_parts import PYTHON, Run, command, file_text, is_alive, result_of,
 pytestmark = pytest.mark.slow  # the first test builds the launcher
 
 
+BUSY_S = 20.0  # so much later may anything be, on a machine that is
+
 FAMILY = """
 import os, signal, sys, time
 directory = sys.argv[1]
@@ -68,10 +70,10 @@ def family(tmp_path: Path) -> Iterator[Callable[[], dict[str, int]]]:
 def test_the_time_limit_ends_the_program_and_all_its_offspring(
     cell: Run, family: Any, tmp_path: Path, output: Any
 ) -> None:
-    result = cell(*family_program(tmp_path, "sleep()"), time_limit_s=1.5)
+    result = cell(*family_program(tmp_path, "sleep()"), time_limit_s=5)
     assert (result["status"], result["timed_out"], result["interrupted"]) == ("killed", True, False)
     assert result["signal"] == signal.SIGTERM
-    assert 1.5 <= result["wall_s"] < 3.5
+    assert 5 <= result["wall_s"] < 5 + BUSY_S
     assert result["strays_left"] == 0
     assert len(family()) == 5
     assert not any(map(is_alive, family().values()))
@@ -79,13 +81,13 @@ def test_the_time_limit_ends_the_program_and_all_its_offspring(
 
 def test_a_program_deaf_to_term_is_killed_after_the_grace_time(cell: Run) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    result = cell(PYTHON, "-c", deaf, time_limit_s=0.5)
+    result = cell(PYTHON, "-c", deaf, time_limit_s=5)
     assert (result["status"], result["timed_out"], result["signal"]) == (
         "killed",
         True,
         signal.SIGKILL,
     )
-    assert 2.5 <= result["wall_s"] < 5
+    assert 7 <= result["wall_s"] < 7 + BUSY_S
 
 
 def test_a_stopped_program_does_not_outlive_its_time(cell: Run) -> None:
@@ -108,7 +110,7 @@ def test_a_signal_to_the_launcher_ends_all_and_leaves_a_result(
     process = started(*family_program(tmp_path, "sleep()"))
     wait_for(lambda: len(family()) == 5)
     process.send_signal(number)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
     result = result_of(tmp_path / "cell")
     assert (result["status"], result["interrupted"], result["timed_out"]) == ("killed", True, False)
     assert number.name in result["status_detail"]
@@ -116,10 +118,10 @@ def test_a_signal_to_the_launcher_ends_all_and_leaves_a_result(
 
 
 def test_a_stop_during_the_first_probe_starts_nothing(started: Any, tmp_path: Path) -> None:
-    process = started("touch", tmp_path / "was started", probe_s=30)
+    process = started("touch", tmp_path / "was started", probe_s=300)
     wait_for((tmp_path / "cell" / "stdout.txt").exists)
     process.terminate()
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=120) == 0
     assert result_of(tmp_path / "cell")["status"] == "killed"
     assert not (tmp_path / "was started").exists()
 
@@ -147,7 +149,7 @@ def test_the_end_of_the_parent_s_thread_is_not_the_parent_s_death(
     thread = threading.Thread(target=lambda: processes.append(started("sleep", "1.5")))
     thread.start()
     thread.join()
-    assert processes[0].wait(timeout=20) == 0
+    assert processes[0].wait(timeout=120) == 0
     result = result_of(tmp_path / "cell")
     assert (result["status"], result["interrupted"]) == ("ok", False)
 
@@ -172,7 +174,7 @@ def test_an_ignored_hangup_stays_ignored(launcher: Path, tmp_path: Path) -> None
     )
     wait_for((tmp_path / "samples.csv").exists)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
     assert result_of(tmp_path)["status"] == "ok"
 
 
@@ -181,7 +183,7 @@ def test_children_that_the_launcher_did_not_make_are_left_alone(
 ) -> None:
     # A shell that starts something and then becomes the launcher makes it the launcher's child.
     argv = command(launcher, tmp_path / "cell", {}, ["true"])
-    script = 'sleep 60 & echo $! > "$1"; shift; exec "$@"'
+    script = 'sleep 600 & echo $! > "$1"; shift; exec "$@"'
     subprocess.run(["sh", "-c", script, "sh", tmp_path / "pid", *argv], check=True)
     pid = int((tmp_path / "pid").read_text())
     try:

@@ -7,14 +7,19 @@ import os
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launcher_parts import is_alive, wait_for
+from launcher_parts import is_alive, open_files, wait_for
 from verb_parts import NOBODY, Attendance, Board, for_everyone, locked, needs_root, now_ms
 
 pytestmark = pytest.mark.slow  # the first test builds the launcher
+
+
+LEASE_S = 4.0  # and nobody here takes as long to give a sign of life
+BUSY_S = 20.0  # on a machine that is
 
 
 def token_in(notice: dict[str, Any]) -> str:
@@ -29,12 +34,12 @@ def test_the_lock_says_whose_it_is(board: Board) -> None:
     assert says["owner"] == {"token": "mine", "host": "this one"}
     assert says["pid"] == mine["pid"]
     assert before <= says["since_monotonic_ms"] <= now_ms()
-    assert abs(says["since_unix_s"] - time.time()) < 10
+    assert abs(says["since_unix_s"] - time.time()) < 60
     assert board.device_lock.stat().st_mode & 0o777 == 0o666
     time.sleep(0.3)
     other = board.hold("other's", code=7)
     assert (other["held"], other["by"]) == (False, says)
-    assert 0.3 <= other["age_s"] < 30
+    assert 0.3 <= other["age_s"] < 60
     assert json.loads(board.device_lock.read_text()) == says
     assert is_alive(mine["pid"])
 
@@ -43,11 +48,11 @@ def test_of_many_who_want_it_one_gets_it(board: Board) -> None:
     tokens = [f"campaign {n}" for n in range(24)]
     asking = [
         subprocess.Popen(
-            [board.launcher, *map(str, board.hold_args(token, 30))], stdout=subprocess.PIPE
+            [board.launcher, *map(str, board.hold_args(token, 300))], stdout=subprocess.PIPE
         )
         for token in tokens
     ]
-    answers = [json.loads(process.communicate(timeout=60)[0]) for process in asking]
+    answers = [json.loads(process.communicate(timeout=300)[0]) for process in asking]
     board.pids += [answer["pid"] for answer in answers if answer["held"]]
     assert sorted(process.returncode for process in asking) == [0] + [7] * 23
     winner = tokens[[answer["held"] for answer in answers].index(True)]
@@ -56,33 +61,34 @@ def test_of_many_who_want_it_one_gets_it(board: Board) -> None:
 
 
 def test_the_same_campaign_finds_its_lock_held(board: Board) -> None:
-    first = board.hold("mine", lease_s=1)
-    time.sleep(0.7)
-    assert board.hold("mine", lease_s=1)["pid"] == first["pid"]
-    time.sleep(0.7)  # asking again was a sign of life
-    assert board.hold("mine", lease_s=1)["pid"] == first["pid"]
+    first = board.hold("mine", lease_s=LEASE_S)
+    until = time.monotonic() + 1.5 * LEASE_S
+    while time.monotonic() < until:  # asking again is a sign of life
+        assert board.hold("mine", lease_s=LEASE_S)["pid"] == first["pid"]
+        time.sleep(0.2)
     wait_for(lambda: not is_alive(first["pid"]))
 
 
 def test_the_lock_ends_with_the_lease(board: Board) -> None:
     began = time.monotonic()
     pid = board.hold("mine", lease_s=1)["pid"]
-    wait_for(lambda: not is_alive(pid))
-    assert 1 <= time.monotonic() - began < 2
+    wait_for(lambda: not is_alive(pid), 1 + BUSY_S)
+    assert time.monotonic() - began >= 1
     assert not board.is_locked(board.device_lock)
     assert board.device_lock.read_text() == ""
     board.hold("other's")
 
 
 def test_beats_prolong_it(board: Board) -> None:
-    pid = board.hold("mine", lease_s=0.6)["pid"]
+    pid = board.hold("mine", lease_s=LEASE_S)["pid"]
     host = Attendance(board)
-    for _ in range(15):
+    until = time.monotonic() + 1.5 * LEASE_S
+    while time.monotonic() < until:
         host.beat()
         time.sleep(0.1)
     assert is_alive(pid)
     host.finish()
-    wait_for(lambda: not is_alive(pid), 2)
+    wait_for(lambda: not is_alive(pid), LEASE_S + BUSY_S)
 
 
 def test_it_is_not_lost_while_the_cell_still_runs(board: Board) -> None:
@@ -91,28 +97,36 @@ def test_it_is_not_lost_while_the_cell_still_runs(board: Board) -> None:
         time.sleep(1.2)
         assert is_alive(pid)
         assert token_in(board.hold("other's", code=7)["by"]) == "mine"
-    wait_for(lambda: not is_alive(pid), 1)
+    wait_for(lambda: not is_alive(pid), BUSY_S)
 
 
 def test_a_campaign_that_comes_back_keeps_it(board: Board) -> None:
     with locked(board.cell_lock):
-        pid = board.hold("mine", lease_s=0.5)["pid"]
-        time.sleep(0.8)  # over, but for the cell
-        assert board.hold("mine", lease_s=0.5)["pid"] == pid
-    time.sleep(0.3)
+        pid = board.hold("mine", lease_s=LEASE_S)["pid"]
+        time.sleep(LEASE_S + 0.5)  # over, but for the cell
+        assert board.hold("mine", lease_s=LEASE_S)["pid"] == pid
+    time.sleep(1)  # a look at the cell's lock takes a quarter of that
     assert is_alive(pid)
-    wait_for(lambda: not is_alive(pid), 2)
+    wait_for(lambda: not is_alive(pid), LEASE_S + BUSY_S)
 
 
 def test_who_comes_back_at_the_last_moment_has_it_or_takes_it(board: Board) -> None:
-    for attempt in range(12):
-        board.hold("mine", lease_s=0.2)
-        time.sleep(0.19 + attempt * 0.002)
-        pid = board.hold("mine", lease_s=1)["pid"]  # the first one, or a new one
-        time.sleep(0.1)
-        assert is_alive(pid)
-        assert json.loads(board.device_lock.read_text())["pid"] == pid
-        assert board.release("mine")["released"]
+    def comes_back(attempt: int) -> None:
+        mine, lease_s = Board(board.launcher, board.root / str(attempt)), LEASE_S / 2
+        mine.root.mkdir()
+        try:
+            mine.hold("mine", lease_s=lease_s)
+            time.sleep(lease_s - 0.01 + attempt * 0.002)
+            pid = mine.hold("mine", lease_s=2 * LEASE_S)["pid"]  # the first one, or a new one
+            time.sleep(0.1)
+            assert is_alive(pid)
+            assert json.loads(mine.device_lock.read_text())["pid"] == pid
+            assert mine.release("mine")["released"]
+        finally:
+            mine.end()
+
+    with ThreadPoolExecutor(12) as at_once:
+        list(at_once.map(comes_back, range(12)))
 
 
 def test_what_a_killed_holder_leaves_behind_binds_nobody(board: Board) -> None:
@@ -166,7 +180,7 @@ def test_only_the_owner_releases_it(board: Board) -> None:
     assert is_alive(pid)
     began = time.monotonic()
     assert board.release("mine") == {"released": True, "by": None}
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < BUSY_S  # not after its lease of 30 s
     assert board.device_lock.read_text() == ""
     board.hold("other's")
 
@@ -180,7 +194,7 @@ def test_a_holder_outlives_who_started_it_and_hears_a_polite_word(board: Board) 
     assert is_alive(pid)
     ours = {Path("/dev/null"), board.root / "hold.txt", board.device_lock}
     # in a moment: it closes the pipe after the word that it is ready
-    wait_for(lambda: {fd.readlink() for fd in Path(f"/proc/{pid}/fd").iterdir()} == ours, 2)
+    wait_for(lambda: open_files(pid) == ours)
     os.kill(pid, signal.SIGTERM)
     wait_for(lambda: not is_alive(pid))
     assert board.device_lock.read_text() == ""

@@ -49,7 +49,7 @@ def test_a_digest_ends_when_nobody_waits_for_it(board: Board, tmp_path: Path) ->
     assert process.poll() is None
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(timeout=5) == 1
+    assert process.wait(timeout=60) == 1
 
 
 def test_evicted_files_are_read_from_storage_again(board: Board, tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_device_is_told_about(board: Board, tmp_path: Path) -> None:
     assert (seen["machine"], seen["kernel"]) == (system.machine, system.release)
     assert (seen["hostname"], seen["user"]) == (system.nodename, os.geteuid())
     assert seen["page_bytes"] == os.sysconf("SC_PAGESIZE")
-    assert abs(seen["unix_s"] - time.time()) < 10
-    assert 0 <= now_ms() - seen["monotonic_ms"] < 10_000
+    assert abs(seen["unix_s"] - time.time()) < 60
+    assert 0 <= now_ms() - seen["monotonic_ms"] < 60_000
     place = os.statvfs(tmp_path)
     assert seen["dir"]["path"] == str(tmp_path.resolve())
     assert seen["dir"]["size_bytes"] == place.f_blocks * place.f_frsize
@@ -94,7 +94,7 @@ def test_a_device_is_told_about(board: Board, tmp_path: Path) -> None:
 def test_engines_of_others_are_seen(board: Board, tmp_path: Path) -> None:
     link = tmp_path / "llama-bench"
     link.symlink_to(Path(sys.executable).resolve())
-    with subprocess.Popen([link, "-c", "import time; time.sleep(60)"]) as other:
+    with subprocess.Popen([link, "-c", "import time; time.sleep(600)"]) as other:
         try:
             engine = {"pid": other.pid, "name": "llama-bench"}
             assert engine in board.call("inspect", "--dir", tmp_path)["other_engines"]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.device.inspection import (
+    GRACE_ENV,
     DirectIo,
     DirState,
     Inspection,
@@ -68,6 +69,12 @@ ANSWER = {
     "sees_all_processes": True,
     "state": to_json(PHONE),
 }
+
+
+@pytest.fixture(autouse=True)
+def usual_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of tests which run beside others."""
+    monkeypatch.delenv(GRACE_ENV, raising=False)
 
 
 class Device:
@@ -178,6 +185,26 @@ def test_an_engine_that_is_ending_is_waited_for() -> None:
     device.stats = [*busy, *busy, "3.0 1\n" + stat(7, 90), "4.0 1\n"]
     assert device.inspect().engines == (OtherEngine(7, "moe-engine", None),)
     assert device.now == pytest.approx(1000 + 3 + 4 * 0.1)
+
+
+def test_where_engines_take_turns_they_are_waited_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device(other_engines=[{"pid": 7, "name": "moe-engine"}])
+    device.stats = ["1.0 1\n" + stat(7, 0), "2.0 1\n" + stat(7, 90)] * 20
+    assert device.inspect().engines == (OtherEngine(7, "moe-engine", 0.9),)
+    assert len(device.stats) == 8  # after sixteen looks
+    device.stats = [*device.stats[:2] * 20, "41.0 1\n" + stat(7, 90), "42.0 1\n"]
+    monkeypatch.setenv(GRACE_ENV, "60")
+    assert device.inspect().engines == (OtherEngine(7, "moe-engine", None),)
+    assert device.stats == []
+
+
+@pytest.mark.parametrize("text", ["long", "-1", "inf", "nan"])
+def test_a_patience_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(GRACE_ENV, text)
+    with pytest.raises(UsageError, match=f"^MOE_OTHER_ENGINES_S='{text}' in the environment: give"):
+        Device().inspect()
 
 
 @given(st.text())
