@@ -20,7 +20,7 @@ from harness.device.launcher import LauncherResult, last_word, read_result
 from harness.device.sentinel import excursions
 from harness.engines import native
 from harness.errors import DeviceError, UsageError
-from harness.journal import JOURNAL, RECORD, finished_cells, read_journal
+from harness.journal import JOURNAL, RECORD, altered_cells, finished_cells, read_journal
 from harness.planned import Arm, PlannedCell
 from harness.records import CellRecord, CellStatus, Metrics, TargetId, Wait
 from harness.session_config import SessionConfig
@@ -147,6 +147,7 @@ def sound_cells(directory: Path) -> Sound:
         series[index], wrong = read_series_of(cell_dir_of(directory, record), record)
         if wrong is not None:
             damaged[index] = wrong
+    damaged = altered_cells(directory, events) | damaged
     sound = {i: r for i, r in sorted(found.records.items()) if i not in damaged}
     return Sound(sound, series, damaged)
 
@@ -160,6 +161,8 @@ def read_output(cell_dir: Path, record: CellRecord) -> Output | None:
     """What the cell of `record` generated; None when it is not there, or not whole."""
     ids = native.read_ids(_content(cell_dir / native.TELEMETRY))
     if not ids or native.ids_sha256(ids) != record.output_sha256:
+        return None
+    if not (cell_dir / STDOUT).is_file():  # lost: that is no other output
         return None
     return Output(ids, _content(cell_dir / STDOUT))
 

@@ -29,6 +29,13 @@ JOURNAL = "journal.jsonl"
 RECORD = "record.json"
 # how a session ends, other than by being killed
 ENDS = ("campaign_finished", "campaign_interrupted", "campaign_stopped")
+# what is judged of a cell beside its record; traces, which can be large, are not
+JUDGED = ("tokens.csv", "device.csv", "telemetry.jsonl", "stdout.txt")
+# without these an event says nothing; only a damaged or an edited line lacks them
+_NEEDED: dict[str, dict[str, type]] = {
+    "cell_started": {"index": int},
+    "cell_finished": {"index": int, "record": str, "sha256": str},
+}
 # so long a look whether a campaign runs may, at most, stand in the way of running it
 LOOKED_AT_S = 0.1
 
@@ -74,7 +81,11 @@ def _event(line: bytes, seq: int, where: str) -> Event:
         data = json.loads(line)
         if not isinstance(data, dict) or data.pop("seq") != seq:
             raise ValueError("not the event expected here")
-        return Event(seq, float(data.pop("unix_s")), str(data.pop("event")), data)
+        found = Event(seq, float(data.pop("unix_s")), str(data.pop("event")), data)
+        for key, kind in _NEEDED.get(found.event, {}).items():
+            if type(data.get(key)) is not kind:
+                raise ValueError(f"{found.event} has no {key}")
+        return found
     except (ValueError, KeyError, TypeError) as e:
         raise DeviceError(f"{where}: line {seq + 1} is damaged ({e})") from e
 
@@ -108,10 +119,10 @@ def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
     for event in events:
         if event.event != "cell_finished":
             continue
-        index = int(event.data["index"])
+        index = event.data["index"]
         found.records.pop(index, None)
         found.damaged.pop(index, None)
-        path = campaign_dir / str(event.data["record"])
+        path = campaign_dir / event.data["record"]
         try:
             content = path.read_bytes()
         except OSError as e:
@@ -121,9 +132,46 @@ def finished_cells(campaign_dir: Path, events: Iterable[Event]) -> Finished:
             found.damaged[index] = f"{path}: changed since it was written"
             continue
         try:
-            found.records[index] = from_json(CellRecord, json.loads(content), str(path))
+            record = from_json(CellRecord, json.loads(content), str(path))
         except ValueError as e:  # of another version of the harness
             found.damaged[index] = str(e)
+            continue
+        if record.index == index:
+            found.records[index] = record
+        else:  # it would count twice, and this one not at all
+            found.damaged[index] = f"{path}: is of cell {record.index}"
+    return found
+
+
+def altered_cells(campaign_dir: Path, events: Iterable[Event]) -> dict[int, str]:
+    """Finished cells of which a file is not what the record was made from, and which; by index.
+
+    Older versions kept no hashes of these: of their cells nothing is said here.
+    """
+    last = {e.data["index"]: e.data for e in events if e.event == "cell_finished"}
+    found: dict[int, str] = {}
+    for index, data in last.items():
+        cell_dir = (campaign_dir / data["record"]).parent
+        then = files if isinstance(files := data.get("files"), dict) else {}
+        try:
+            now = hashes_of(cell_dir)
+        except DeviceError as e:
+            found[index] = str(e)
+            continue
+        for name in JUDGED:
+            if name in then and now.get(name) != then[name]:
+                how = "changed since it was written" if name in now else "is gone"
+                found.setdefault(index, f"{cell_dir / name}: {how}")
+    return found
+
+
+def hashes_of(cell_dir: Path) -> dict[str, str]:
+    """SHA-256 of what is judged of a cell beside its record; of the files that are there."""
+    found = {}
+    for path in (cell_dir / name for name in JUDGED):
+        if path.is_file():
+            with _named(path), path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 
 
@@ -248,6 +296,7 @@ class Journal:
             status=record.status,
             record=path.relative_to(self.campaign_dir).as_posix(),
             sha256=hashlib.sha256(content).hexdigest(),
+            files=hashes_of(cell_dir),
         )
 
     def close(self) -> None:

@@ -115,14 +115,17 @@ def make_campaign_dir(runs_dir: Path, campaign_id: str) -> Path:
 
 
 def find_campaign(name: str, runs_dir: Path, asked_by: str = "resume=") -> Path:
-    """The directory that `name` is, or the id of a campaign in `runs_dir`.
+    """The directory that `name` is, or the id of a campaign in `runs_dir`, under its own name.
 
-    `asked_by`: what stands before the name on the command line. Raises UsageError.
+    A campaign is known by its directory's name: `runs/latest` that points to it, or `.` in it, is
+    no other campaign. `asked_by`: what stands before the name on the command line. Raises
+    UsageError.
     """
     try:
         for path in (Path(name), runs_dir / name):
             if (path / CONFIG).is_file() and (path / PLAN).is_file():
-                return path
+                own = path.is_symlink() or path.name in ("", "..")
+                return path.resolve() if own else path
     except (OSError, ValueError) as e:
         raise UsageError(f"{asked_by}{name[:40]!r}: {getattr(e, 'strerror', e)}") from None
     known = sorted(p.parent.name for p in runs_dir.glob(f"*/{PLAN}"))

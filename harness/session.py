@@ -36,7 +36,14 @@ from harness.events import (
     SessionEvent,
     Waiting,
 )
-from harness.journal import Journal, ended_as, finished_cells, json_sha256, write_atomically
+from harness.journal import (
+    Journal,
+    altered_cells,
+    ended_as,
+    finished_cells,
+    json_sha256,
+    write_atomically,
+)
 from harness.jsonable import to_json
 from harness.launching import ENDING_S, Launching, Throttled, ThrottledToStop
 from harness.planned import Arm, Plan, PlannedCell
@@ -221,6 +228,9 @@ class _Session:
                 "from what it was started with; start a new campaign"
             )
         found = finished_cells(self.journal.campaign_dir, events)
+        for index, wrong in altered_cells(self.journal.campaign_dir, events).items():
+            if found.records.pop(index, None) is not None:
+                found.damaged[index] = wrong
         opening = self.plan.cells[0]
         if opening.index in found.records and self._failed_opening(
             opening, found.records[opening.index]

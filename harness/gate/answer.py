@@ -11,7 +11,17 @@ from harness import rundir
 from harness.configure import conf_dir, load_yaml
 from harness.errors import DeviceError, HarnessError, UsageError
 from harness.gate.compare import Question, compare
-from harness.gate.ledger import OWN, Kin, State, States, Wish, accept, kin_of, record
+from harness.gate.ledger import (
+    OWN,
+    WIDEST_PCT,
+    Kin,
+    State,
+    States,
+    Wish,
+    accept,
+    kin_of,
+    record,
+)
 from harness.gate.metrics import METRICS, Metric
 from harness.gate.nights import Night, read_night
 from harness.gate.own import METRIC, own_cases
@@ -22,8 +32,6 @@ from harness.schema import VerdictConfig
 from harness.typed import from_mapping, nearest
 
 LAST_GREEN = "last-green"
-# what passed by any margin at all
-WIDEST_PCT = 100.0
 
 
 class NotAccepted(HarnessError):  # noqa: N818 - what was asked for was not done
@@ -139,8 +147,16 @@ def _first(request: Request, night: Night, kin: Kin) -> GateResult:
     """Nothing was compared, so nothing passed; but the next campaign has something to go by."""
     problems = sound(night, request.metrics)
     notes = list(kin.passed_over)
-    if request.accept:
+    is_none = None if request.accept else _not_the_first(request, kin)
+    if is_none is not None:
+        words = is_none
+    elif request.accept:
         words = "there is no green campaign to compare with yet; accepted as the first"
+    elif (red := kin.regressed(request.metrics)) is not None:
+        words = (
+            f"there is no green campaign to compare with, only {red}, which regressed: so this one "
+            "is not recorded as the first; --accept makes it one"
+        )
     elif problems:
         words = "there is no green campaign to compare with yet, and this one cannot be the first"
     else:
@@ -151,7 +167,26 @@ def _first(request: Request, night: Night, kin: Kin) -> GateResult:
         for metric in request.metrics
     )
     result = _result(request, "first", night, cases, notes=notes)
+    if is_none is not None:
+        return result
     return _recorded(request, night, result, _first_states(request, night, kin))
+
+
+def _not_the_first(request: Request, kin: Kin) -> str | None:
+    """Why there are others to hold it against, which are only not found here; so it is no first."""
+    where = request.candidate.resolve().parent
+    if where != request.runs_dir.resolve():
+        return (
+            f"there is no green campaign of its kind in {request.runs_dir}, and it lies elsewhere, "
+            f"so it is not recorded as the first; use --runs-dir {where}"
+        )
+    if not kin.nights and kin.later:
+        return (
+            f"there is no campaign of its kind that began before it, but {kin.later} that began "
+            "later, so it is not recorded as the first; was the device's clock right? Name one "
+            "with --baseline"
+        )
+    return None
 
 
 def _first_states(request: Request, night: Night, kin: Kin) -> States:
@@ -162,16 +197,18 @@ def _first_states(request: Request, night: Night, kin: Kin) -> States:
     for name, metric in METRICS.items():
         asked = metric in request.metrics
         if asked or kin.last_green(Wish([metric], WIDEST_PCT)) is None:
-            states = {arm: _first_state(night, arm, metric) for arm in night.arms}
+            red = kin.regressed([metric]) is not None
+            states = {arm: _first_state(night, arm, metric, red=red) for arm in night.arms}
             if asked or "first" in states.values():
                 found[name] = states
     return found
 
 
-def _first_state(night: Night, arm: str, metric: Metric) -> State:
+def _first_state(night: Night, arm: str, metric: Metric, *, red: bool) -> State:
+    """`red`: an earlier one regressed, and what it was held against is gone."""
     if not measured_at_all(metric, arm, night):
         return "unmeasured"
-    return "none" if sound(night, [metric], [arm]) else "first"
+    return "none" if red or sound(night, [metric], [arm]) else "first"
 
 
 def _own(request: Request, night: Night) -> GateResult:
@@ -255,7 +292,13 @@ def _recorded(request: Request, night: Night, result: GateResult, states: States
         words = "only some arms were asked for, so nothing is recorded in gate.json"
         return replace(result, notes=(*result.notes, words))
     try:
-        red = record(night, states, baseline=result.baseline, margin_pct=request.margin_pct)
+        red = record(
+            night,
+            states,
+            baseline=result.baseline,
+            margin_pct=request.margin_pct,
+            compared=result.kind != "first",
+        )
     except DeviceError as e:
         return replace(result, notes=(*result.notes, f"warning: not recorded: {e}"))
     notes = [f"its regression of {name}, found before, stands: it is not green" for name in red]

@@ -7,10 +7,12 @@ put into an artifact store and taken out again.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -36,6 +38,8 @@ _JUDGED: tuple[State, ...] = ("pass", "accepted", "regression")
 States = Mapping[str, Mapping[str, State]]
 # older ones were measured on another state of the device; `between` knows as many differences
 CAMPAIGNS = max(OF_ALL_LOG_SD) + 1
+# what passed by any margin at all
+WIDEST_PCT = 100.0
 
 
 @dataclass(frozen=True)
@@ -122,17 +126,29 @@ def read_ledger(directory: Path) -> Ledger | None:
 class Kin:
     """Earlier campaigns of the same experiment, configuration and device, oldest first.
 
-    `passed_over`: what could not be read, in words.
+    `passed_over`: what could not be read, in words. `later`: how many others of its kind began
+    after it.
     """
 
     nights: tuple[tuple[Path, Ledger], ...]
     passed_over: tuple[str, ...]
+    later: int = 0
 
     def last_green(self, wish: Wish) -> Path | None:
         """The newest that is green and still there."""
         for directory, ledger in reversed(self.nights):
             if ledger.is_green(wish) and (directory / rundir.PLAN).is_file():
                 return directory
+        return None
+
+    def regressed(self, metrics: Sequence[Metric]) -> str | None:
+        """The newest that was judged, where it regressed in one of these."""
+        for _, ledger in reversed(self.nights):
+            if ledger.is_green(Wish(metrics, WIDEST_PCT)):
+                return None
+            entries = [ledger.gates[m.name] for m in metrics if m.name in ledger.gates]
+            if any("regression" in (e.state, *e.arms.values()) for e in entries):
+                return ledger.campaign
         return None
 
     def differences(self, metrics: Iterable[Metric]) -> Mapping[tuple[str, str], list[float]]:
@@ -169,8 +185,12 @@ def newest_green(runs_dir: Path, wish: Wish) -> Path | None:
 
 
 def kin_of(night: Night, runs_dir: Path) -> Kin:
-    """What lies in `runs_dir` and began before `night`."""
-    found: dict[str, tuple[Path, Ledger]] = {}
+    """What lies in `runs_dir` and began before `night`; each once, however many copies are there.
+
+    No two campaigns of a device begin at one moment. Of copies the name that sorts first counts,
+    which is that of the original where they are called after it.
+    """
+    found: dict[float, tuple[Path, Ledger]] = {}
     passed_over: list[str] = []
     own = configuration_of(night)
     for path in sorted(runs_dir.glob(f"*/{GATE}")):
@@ -181,32 +201,40 @@ def kin_of(night: Night, runs_dir: Path) -> Kin:
             continue
         if ledger is None or ledger.campaign == night.id or ledger.started_unix_s is None:
             continue
-        if night.started_unix_s is None or ledger.started_unix_s >= night.started_unix_s:
-            continue
         same = (ledger.experiment, ledger.device, ledger.configuration)
         if same == (night.experiment, night.device, own):
-            found[ledger.campaign] = (path.parent, ledger)
-    nights = sorted(found.values(), key=lambda n: n[1].started_unix_s or 0.0)
-    return Kin(tuple(nights), tuple(passed_over))
+            found.setdefault(ledger.started_unix_s, (path.parent, ledger))
+    began = night.started_unix_s
+    before = [found[t] for t in sorted(found) if began is not None and t < began]
+    later = sum(began is not None and t > began for t in found)
+    return Kin(tuple(before), tuple(passed_over), later)
 
 
-def record(night: Night, states: States, *, baseline: str | None, margin_pct: float) -> list[str]:
+def record(
+    night: Night,
+    states: States,
+    *,
+    baseline: str | None,
+    margin_pct: float,
+    compared: bool = True,
+) -> list[str]:
     """Write what was found, by metric and arm, beside the campaign; what stands of others stays.
 
-    So does what was judged before of one that is now `first`: of these, those that regressed.
+    So does what was judged before, where nothing was compared now: of these, those that regressed.
     Raises DeviceError when that cannot be written.
     """
-    gates = _standing(night)
-    for name, arms in states.items():
-        entry = _entry(night, name, arms, baseline, margin_pct)
-        old = gates.get(name)
-        judged = {} if old is None else {a: s for a, s in old.arms.items() if s in _JUDGED}
-        if old is not None and judged and "first" in arms.values():
-            both = {**entry.arms, **judged}
-            entry = replace(old, state=_together(both), arms=both, levels=entry.levels)
-        gates[name] = entry
-    _write(night, gates)
-    return [n for n in states if "first" in states[n].values() and gates[n].state == "regression"]
+    with _alone(night):
+        gates = _standing(night)
+        for name, arms in states.items():
+            entry = _entry(night, name, arms, baseline, margin_pct)
+            old = gates.get(name)
+            judged = {} if old is None else {a: s for a, s in old.arms.items() if s in _JUDGED}
+            if old is not None and judged and not compared:
+                both = {**entry.arms, **judged}
+                entry = replace(old, state=_together(both), arms=both, levels=entry.levels)
+            gates[name] = entry
+        _write(night, gates)
+    return [n for n in states if not compared and gates[n].state == "regression"]
 
 
 def accept(
@@ -220,6 +248,19 @@ def accept(
 
     Raises DeviceError when that cannot be written.
     """
+    with _alone(night):
+        gates = _accepted(night, metrics, arms, baseline, margin)
+        _write(night, gates)
+    return [name for name, e in gates.items() if "regression" in (e.state, *e.arms.values())]
+
+
+def _accepted(
+    night: Night,
+    metrics: Sequence[Metric],
+    arms: Sequence[str],
+    baseline: str | None,
+    margin: float,
+) -> dict[str, Entry]:
     gates = _standing(night)
     for metric in metrics:
         own: dict[str, State] = dict.fromkeys(arms, "accepted")
@@ -234,8 +275,24 @@ def accept(
     if (own_verdict := gates.get(OWN)) is not None:  # it is of all arms, and overruled as well
         left = {a: s for a, s in own_verdict.arms.items() if a not in arms}
         gates[OWN] = replace(own_verdict, arms=left, state=_together(left) if left else "accepted")
-    _write(night, gates)
-    return [name for name, e in gates.items() if "regression" in (e.state, *e.arms.values())]
+    return gates
+
+
+@contextlib.contextmanager
+def _alone(night: Night) -> Iterator[None]:
+    """Two gates of one campaign at once, of two metrics say: neither's regression is lost.
+
+    The directory's own lock says that the campaign runs, that of its configuration that it is
+    logged; this one is its plan's.
+    """
+    if night.directory is None:
+        yield
+        return
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # a file system without locks
+            plan = held.enter_context((night.directory / rundir.PLAN).open("rb"))
+            fcntl.flock(plan, fcntl.LOCK_EX)
+        yield
 
 
 def _standing(night: Night) -> dict[str, Entry]:

@@ -62,8 +62,9 @@ def _nothing_differs(night: Night, baseline: str, candidate: str) -> str | None:
     By the hash of what ran, as two builds may call themselves alike.
     """
     its, own = night.plan.arms.get(baseline), night.plan.arms.get(candidate)
-    ran = {r.identity.engine_sha256 for a in (baseline, candidate) for r in night.cells_of(a)}
-    if its is None or own is None or len(ran) != 1 or ran == {None}:
+    cells = [night.cells_of(a) for a in (baseline, candidate)]
+    ran = {r.identity.engine_sha256 for some in cells for r in some}
+    if its is None or own is None or not all(cells) or len(ran) != 1 or ran == {None}:
         return None
     if settings_of(its) != settings_of(own):
         return None

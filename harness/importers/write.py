@@ -20,7 +20,7 @@ import harness
 from harness import rundir
 from harness.errors import DeviceError
 from harness.importers.measures import Row, tokens_csv
-from harness.journal import JOURNAL, RECORD
+from harness.journal import JOURNAL, RECORD, hashes_of
 from harness.jsonable import to_json
 from harness.planned import Plan
 from harness.records import CellRecord
@@ -137,6 +137,7 @@ def _write_cell(directory: Path, cell: ImportedCell) -> dict[str, Any]:
         "status": record.status,
         "record": f"cells/{cell_dir.name}/{RECORD}",
         "sha256": hashlib.sha256(content).hexdigest(),
+        "files": hashes_of(cell_dir),
     }
 
 

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from harness import journal as journal_module
 from harness.errors import DeviceError, UsageError
 from harness.journal import (
+    JOURNAL,
+    JUDGED,
     Journal,
+    altered_cells,
     finished_cells,
     load_records,
     parse_journal,
@@ -255,3 +258,62 @@ def test_writing_atomically_replaces_or_leaves(tmp_path: Path) -> None:
 def test_an_absent_journal_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"journal\.jsonl: No such file"):
         read_journal(tmp_path)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("how", ["changed", "gone", "added"])
+def test_what_is_judged_beside_a_record_is_known_by_its_hash(
+    name: str, how: str, tmp_path: Path
+) -> None:
+    with Journal.open(tmp_path) as journal:
+        cell_dirs = [journal.make_cell_dir(n) for n in ("00-cell", "01-other")]
+        for index, cell_dir in enumerate(cell_dirs):
+            if how != "added":
+                (cell_dir / name).write_text("as it was")
+            (cell_dir / "stderr.txt").write_text("nobody judges by it")
+            journal.write_record(cell_dir, make_record(index))
+    assert altered_cells(tmp_path, read_journal(tmp_path)) == {}
+    path = cell_dirs[1] / name
+    path.unlink(missing_ok=True)
+    if how != "gone":
+        path.write_text("as it is")
+    (cell_dirs[0] / "stderr.txt").unlink()
+    altered = altered_cells(tmp_path, read_journal(tmp_path))
+    if how == "added":  # there was none, nor had it been kept by an older version
+        assert altered == {}
+        return
+    assert altered == {
+        1: f"{path}: {'is gone' if how == 'gone' else 'changed since it was written'}"
+    }
+    assert set(finished_cells(tmp_path, read_journal(tmp_path)).records) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("event", "data"),
+    [
+        ("cell_started", {}),
+        ("cell_started", {"index": "1"}),
+        ("cell_finished", {"index": 0, "record": "r"}),
+        ("cell_finished", {"index": 0, "sha256": "0"}),
+        ("cell_finished", {"record": "r", "sha256": "0"}),
+    ],
+)
+def test_an_event_without_what_it_says_is_a_damaged_line(
+    event: str, data: dict[str, object], tmp_path: Path
+) -> None:
+    with Journal.open(tmp_path) as journal:
+        journal.append("campaign_started")
+        journal.append(event, **data)
+    with pytest.raises(DeviceError, match=rf"{JOURNAL}: line 2 is damaged \({event} has no "):
+        read_journal(tmp_path)
+
+
+def test_a_record_of_another_cell_does_not_count_twice(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal:
+        for name, index in (("00-cell", 0), ("01-cell", 1)):
+            store(journal, name, index)
+        named = journal.events[0].data | {"index": 1}
+        journal.append("cell_finished", **named)
+        found = finished_cells(tmp_path, journal.events)
+    assert set(found.records) == {0}
+    assert "is of cell 0" in found.damaged[1]

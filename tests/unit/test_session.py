@@ -401,6 +401,19 @@ def test_a_record_changed_on_disk_is_measured_again(bench: Bench) -> None:
     assert len(list((bench.dir / "cells").glob("*/record.json"))) == 4
 
 
+@pytest.mark.parametrize("name", ["telemetry.jsonl", "tokens.csv"])
+def test_a_cell_whose_table_changed_on_disk_is_measured_again(name: str, bench: Bench) -> None:
+    bench.run(PLAN)
+    path = bench.dir / "cells" / "02-off" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])
+    bench.run(PLAN)
+    assert len(bench.target.started) == 5
+    resumed = [e for e in read_journal(bench.dir) if e.event == "campaign_resumed"]
+    assert f"{name}: changed since it was written" in resumed[0].data["again"]["2"]
+    assert path.read_bytes() == content
+
+
 def test_a_finished_campaign_that_measures_again_finishes_again(bench: Bench) -> None:
     bench.run(PLAN)
     (bench.dir / "cells" / "02-off" / "record.json").write_text("{")
