@@ -22,7 +22,8 @@ from harness.device.launcher import Sampling
 from harness.device.opening import open_target
 from harness.errors import HarnessError
 from harness.journal import Journal
-from harness.session import ModelFiles, run_session
+from harness.measuring import ModelFiles
+from harness.session import run_session
 from harness.stopping import StopFlag
 from harness.target_config import SshConfig
 

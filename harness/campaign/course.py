@@ -249,7 +249,8 @@ def _measure(campaign: Campaign, view: Terminal, tracker: Tracker) -> list[CellR
     from harness.history import expected_seconds
     from harness.journal import Journal
     from harness.judgement import Measured
-    from harness.session import ModelFiles, run_session
+    from harness.measuring import ModelFiles
+    from harness.session import run_session
     from harness.steering import Steering
     from harness.stopping import StopFlag
 

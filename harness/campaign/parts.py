@@ -14,9 +14,9 @@ from harness.schema import Config
 if TYPE_CHECKING:
     from harness.device.deploy import Deployed
     from harness.events import SessionEvent
+    from harness.measuring import EarlierCell
     from harness.models import ModelFile
     from harness.planned import Plan
-    from harness.session import EarlierCell
     from harness.targets.target import Target
 
 
@@ -45,7 +45,7 @@ class Member:
 
     def earlier(self, spacing_s: float) -> EarlierCell | None:
         """The cell that another campaign of the sweep measured just before."""
-        from harness.session import EarlierCell
+        from harness.measuring import EarlierCell
 
         return None if self.cell_ended is None else EarlierCell(self.cell_ended, spacing_s)
 

@@ -89,7 +89,8 @@ class ShortAA:
         from harness.device.readiness import Readiness
         from harness.device.suitability import findings
         from harness.journal import Journal, write_json
-        from harness.session import ModelFiles, run_session
+        from harness.measuring import ModelFiles
+        from harness.session import run_session
         from harness.stopping import StopFlag
 
         ready, config, stop = self.ready, self.config, StopFlag()

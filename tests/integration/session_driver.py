@@ -15,7 +15,8 @@ from cell_parts import FAKE_ENGINE, fake_build, make_arm, make_plan
 from harness.device.launcher import Sampling
 from harness.errors import HarnessError
 from harness.journal import Journal
-from harness.session import ModelFiles, run_session
+from harness.measuring import ModelFiles
+from harness.session import run_session
 from harness.stopping import StopFlag
 from harness.targets.local import LocalTarget
 

@@ -15,11 +15,12 @@ from harness.build import EngineBuild, ensure_engine
 from harness.device.launcher import Sampling
 from harness.errors import DeviceError, UsageError
 from harness.journal import Journal
+from harness.measuring import ModelFiles
 from harness.models import ModelFile, resolve_model
 from harness.models.text import given_text
 from harness.planned import Arm, EngineSettings
 from harness.records import CellRecord
-from harness.session import ModelFiles, run_session
+from harness.session import run_session
 from harness.targets.local import LocalTarget
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -15,10 +15,11 @@ from harness.device.launcher import Sampling
 from harness.engines import native
 from harness.errors import DeviceError
 from harness.journal import Journal
+from harness.measuring import ModelFiles
 from harness.models import ModelFile, resolve_model
 from harness.planned import Arm, EngineSettings, Plan
 from harness.records import CellRecord
-from harness.session import ModelFiles, run_session
+from harness.session import run_session
 from harness.targets.local import LocalTarget
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -23,9 +23,10 @@ from harness.device.launcher import Sampling
 from harness.errors import DeviceError
 from harness.events import CellProgress, CellRepeated, SessionEvent
 from harness.journal import Event, Journal, load_records, read_journal
+from harness.measuring import ModelFiles
 from harness.planned import Plan
 from harness.records import CellRecord
-from harness.session import ModelFiles, run_session
+from harness.session import run_session
 from harness.stopping import StopFlag
 from harness.targets.local import LocalTarget
 

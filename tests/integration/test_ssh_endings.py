@@ -26,9 +26,10 @@ from harness.device.deploy import deploy, deploy_launcher
 from harness.device.launcher import Sampling
 from harness.device.opening import open_target
 from harness.journal import Journal
+from harness.measuring import ModelFiles
 from harness.planned import Arm, Plan
 from harness.records import CellRecord
-from harness.session import ModelFiles, run_session
+from harness.session import run_session
 from harness.targets.local import LocalTarget
 from harness.targets.target import DeviceBusy, Target
 

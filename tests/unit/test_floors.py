@@ -24,6 +24,7 @@ FLOORS: list[set[str]] = [
     {"verbs", "power"},
     {"steering", "gate"},
     {"judgement", "session"},
+    {"measuring"},
     {"launching"},
     {"tracking_server", "tracking_process"},
     {"tracking_worker"},

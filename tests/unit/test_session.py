@@ -18,9 +18,10 @@ from cell_parts import fake_build, make_arm, make_plan, with_engine
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.events import CellFinished, CellProgress, CellStarted, SessionEvent, Waiting
 from harness.journal import Journal, ended_as, load_records, read_journal
+from harness.measuring import EarlierCell, ModelFiles
 from harness.planned import Plan, PlannedCell
 from harness.records import CellRecord
-from harness.session import EarlierCell, ModelFiles, run_session
+from harness.session import run_session
 from harness.stopping import StopFlag
 from harness.targets.local import LocalTarget
 from harness.targets.target import PageCache, Running
