@@ -18,7 +18,7 @@ from typing import Self
 import pyte
 
 ROWS = 30
-PATIENCE_S = 100.0
+PATIENCE_S = 600.0
 
 
 class Terminal:

@@ -223,7 +223,7 @@ class Server:
     def stop(self) -> None:
         if self.process is not None:
             os.killpg(self.process.pid, 15)
-            self.process.wait(30)
+            self.process.wait(120)
             self.process = None
 
 
@@ -238,7 +238,7 @@ def served(home: Path, store: str, *, workers: int = 1) -> Iterator[Server]:
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes], log_file: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         assert process.poll() is None, log_file.read_text()
         try:
@@ -311,7 +311,7 @@ class Campaign:
 
     def wait(self, code: int = 0) -> str:
         assert self.process is not None
-        assert self.process.wait(180) == code, self.output
+        assert self.process.wait(900) == code, self.output
         assert "Traceback" not in self.output
         return self.output
 
@@ -325,7 +325,7 @@ class Campaign:
 
 
 def wait_for(holds: Callable[[], bool], campaign: Campaign | None = None) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not holds():
         assert time.monotonic() < deadline, campaign and campaign.output
         if campaign is not None and campaign.process is not None:

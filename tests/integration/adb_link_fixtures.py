@@ -9,7 +9,8 @@ import psutil
 import pytest
 from adb_device import AdbDevice
 from adb_device_parts import Adb, host
-from adb_link_parts import config
+from adb_link_parts import clients, config
+from launcher_parts import wait_for
 from ports import free_port
 
 from harness.targets import adb, adb_copy
@@ -56,22 +57,25 @@ def shaky(device: AdbDevice) -> Iterator[AdbLink]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The patience of a fifth of a second, so that tests need not have ours."""
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks and asks soon, so that tests see it; whoever is slow to answer has time, as with us."""
     monkeypatch.setattr(adb, "QUIET_S", 0.3)
-    monkeypatch.setattr(adb, "PROBE_S", 1.5)
+    monkeypatch.setattr(adb, "PROBE_S", 60.0)
     monkeypatch.setattr(adb, "AGAIN_S", 0.5)
     monkeypatch.setattr(adb_copy, "LOOK_S", 0.1)
     monkeypatch.setattr(adb_copy, "QUIET_S", 0.3)
-    monkeypatch.setattr(adb_copy, "STALLED_S", 2.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, shaky: AdbLink) -> None:
+    """For devices that are not going to answer."""
+    monkeypatch.setattr(adb, "PROBE_S", 4.0)
+    monkeypatch.setattr(adb_copy, "STALLED_S", 5.0)
+    monkeypatch.setattr(shaky, "_patience_s", 5.0)
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
-    def clients() -> list[str]:
-        children = psutil.Process().children(recursive=True)
-        return [" ".join(c.cmdline()) for c in children if "-s" in c.cmdline()]
-
     yield
-    assert clients() == []
-    assert not [c for c in psutil.Process().children() if c.status() == psutil.STATUS_ZOMBIE]
+    wait_for(lambda: clients(recursive=True) == [])
+    wait_for(lambda: psutil.STATUS_ZOMBIE not in [c.status() for c in psutil.Process().children()])

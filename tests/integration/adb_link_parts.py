@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ TMP = "/data/local/tmp"
 ODD_NAME = "a b'c\"d\n$(touch hit)`id` é漢;&|*?[x]~#\\\udcff"
 
 
-def config(serial: str | None, client: str = "adb", connect_timeout_s: float = 5.0) -> AdbConfig:
+def config(serial: str | None, client: str = "adb", connect_timeout_s: float = 30.0) -> AdbConfig:
     return AdbConfig(
         kind="adb",
         serial=serial,
@@ -31,6 +32,16 @@ def config(serial: str | None, client: str = "adb", connect_timeout_s: float = 5
         lease_s=20.0,
         reconnect_s=300.0,
     )
+
+
+def clients(*, recursive: bool = False) -> list[psutil.Process]:
+    """adb's, of this process; they come and go while one looks."""
+    found = []
+    for child in psutil.Process().children(recursive=recursive):
+        with contextlib.suppress(psutil.Error):
+            if "-s" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
@@ -62,5 +73,5 @@ def taken(channel: Channel, count: int) -> list[bytes]:
         found.extend(channel.lines())
         return len(found) >= count
 
-    wait_for(enough, 10)
+    wait_for(enough)
     return found

@@ -179,9 +179,9 @@ def test_nothing_is_left_of_a_device_whose_test_is_killed(whom: str) -> None:
         pids = [int(n) for n in numbers]
         assert len(pids) >= 3
         os.kill(test.pid if whom == "test" else pids[0], signal.SIGKILL)
-        wait_for(lambda: not any(is_alive(pid) for pid in pids[1:]), 5)
+        wait_for(lambda: not any(is_alive(pid) for pid in pids[1:]))
         if whom == "test":
-            wait_for(lambda: not Path(base).exists(), 5)
+            wait_for(lambda: not Path(base).exists())
         else:  # nobody is left to remove its files but the next device
             test.kill()
             test.wait()
@@ -189,11 +189,11 @@ def test_nothing_is_left_of_a_device_whose_test_is_killed(whom: str) -> None:
                 assert not Path(base).exists()
 
 
-def test_a_device_starts_in_well_under_a_second(adb_server: Adb) -> None:
+def test_a_device_starts_within_seconds(adb_server: Adb) -> None:
     took = []
     for _ in range(3):
         start = time.monotonic()
         with AdbDevice() as device:
             adb_server.connect(device.serial)
             took.append(time.monotonic() - start)
-    assert min(took) < 1.0
+    assert min(took) < 10.0  # 0.3 on a machine at rest

@@ -134,7 +134,7 @@ def run_engine(adb: Adb, tmp_path: Path, tokens: int) -> tuple[dict[str, Any], d
         "--moe-stream --cache-mb 12 --telemetry out/telemetry.jsonl"
     )
     launcher_words = f"./moe-launcher run --dir out --probe-s 0.2 --probe-file {REFERENCE}"
-    done = adb.run("shell", f"cd {TMP} && {launcher_words} -- {engine_words}", timeout_s=120)
+    done = adb.run("shell", f"cd {TMP} && {launcher_words} -- {engine_words}", timeout_s=900)
     assert done.returncode == 0, done
     for name in ("result.json", "telemetry.jsonl"):
         adb.ok("pull", f"{TMP}/out/{name}", tmp_path / name)
@@ -164,8 +164,8 @@ def test_the_engine_is_slowed_by_a_quota(
             assert set(free) <= set(map(int, quota.entrance.read_text().split()))
             run_engine(adb, tmp_path, 16)
             assert quota.held_back_s == 0
-            quota.hold(0.1)
-            result, _ = run_engine(adb, tmp_path, 64)
+            quota.hold(0.04)  # less than neighbours leave it
+            result, _ = run_engine(adb, tmp_path, 32)
             assert quota.held_back_s > 0
             assert result["user_s"] + result["system_s"] < 0.2 * result["wall_s"]
             quota.lift()

@@ -85,16 +85,16 @@ def test_a_restart_ends_everything_and_changes_the_boot_id(own_device: AdbDevice
     assert after == own_device.boot_id
     assert adb.shell("cat /data/local/tmp/file") == "kept\n"
     assert "sleep" not in own_device.names().values()
-    assert float(adb.shell("cat /proc/uptime").split()[0]) < 60
+    assert float(adb.shell("cat /proc/uptime").split()[0]) < 120
     # the mode is forgotten, the setting is not
     assert not own_device.fixed_performance
     assert own_device.setting("stay_on_while_plugged_in") == "2"
 
 
 def test_while_it_restarts_connections_are_refused(own_device: AdbDevice, adb: Adb) -> None:
-    own_device.reboot(down_s=2)
-    adb.wait_for_state(own_device.serial, "offline")
+    own_device.reboot(down_s=5)
     assert own_device.pid == 0
+    adb.wait_for_state(own_device.serial, "offline")
     own_device.wait_until_up()
     adb.connect_anew(own_device.serial)
 
@@ -108,7 +108,7 @@ def test_a_restart_of_which_hosts_are_not_told(own_device: AdbDevice, adb: Adb) 
     assert client.poll() is None
     assert adb.states()[own_device.serial] == "device"
     adb.connect_anew(own_device.serial)
-    client.communicate(timeout=10)
+    client.communicate(timeout=120)
     assert adb.shell("cat /proc/sys/kernel/random/boot_id").strip() == own_device.boot_id
 
 
@@ -120,11 +120,15 @@ def test_a_frozen_device_answers_when_it_thaws(own_device: AdbDevice, adb: Adb) 
     for everything in (False, True):
         with own_device.frozen(everything):
             client = adb.start("shell", "echo well")
+            time.sleep(0.5)  # also until all that is stopped has stopped
             before = grows.stat().st_size
-            time.sleep(0.5)
+            if everything:
+                time.sleep(0.5)
+                assert grows.stat().st_size == before
+            else:
+                wait_for(lambda before=before: grows.stat().st_size > before)
             assert client.poll() is None
-            assert (grows.stat().st_size == before) == everything
-        assert client.communicate(timeout=10)[0] == b"well\n"
+        assert client.communicate(timeout=120)[0] == b"well\n"
 
 
 def test_a_reset_connection_ends_programs_that_wait_for_the_host(
@@ -135,7 +139,7 @@ def test_a_reset_connection_ends_programs_that_wait_for_the_host(
     wait_for(lambda: "cat" in own_device.names().values())
     own_device.drop_connections()
     # the client's exit code is 0, though nothing of the program's came
-    assert client.communicate(timeout=10)[0] == b""
+    assert client.communicate(timeout=120)[0] == b""
     wait_for(lambda: "cat" not in own_device.names().values())
     assert "sleep" in own_device.names().values()
 
@@ -148,7 +152,7 @@ def test_a_silent_connection_ends_nothing(own_device: AdbDevice, adb: Adb) -> No
     assert client.poll() is None
     assert adb.states()[own_device.serial] == "device"
     adb.connect_anew(own_device.serial)
-    client.communicate(timeout=10)
+    client.communicate(timeout=120)
     assert adb.shell("echo well") == "well\n"
     assert "cat" in own_device.names().values()
 

@@ -13,12 +13,12 @@ from adb_device import AdbDevice, Settings, why_unavailable
 from adb_device_parts import Adb, host
 from adb_link_fixtures import (  # noqa: F401
     device,
-    impatient,
     link,
     nothing_is_left_running,
     server,
     shaky,
     shared,
+    watchful,
 )
 from adb_link_parts import TMP, config
 from ports import free_port
@@ -92,7 +92,7 @@ def test_a_server_of_another_version_is_named(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(listener.getsockname()[1]))
-        monkeypatch.setattr(adb, "_SERVER_S", 5.0)
+        monkeypatch.setattr(adb, "_SERVER_S", 60.0)
 
         def answer() -> None:
             with contextlib.suppress(OSError):
@@ -115,7 +115,7 @@ def test_a_server_of_another_version_is_named(
 
 
 def test_a_phones_settings_over_the_link(device: AdbDevice, shaky: AdbLink) -> None:
-    shaky.call(["mkdir", "-p", f"{TMP}/moe-harness"], timeout_s=9)
+    shaky.call(["mkdir", "-p", f"{TMP}/moe-harness"], timeout_s=90)
     restore = android.prepare(
         shaky.call, f"{TMP}/moe-harness", fixed_performance=True, stay_awake=True
     )
@@ -123,11 +123,11 @@ def test_a_phones_settings_over_the_link(device: AdbDevice, shaky: AdbLink) -> N
     assert (fixed.setting, fixed.took) == ("fixed_performance", None)
     assert (awake.before, awake.now, awake.took) == ("null", "7", True)
     key = ["settings", "get", "global", "stay_on_while_plugged_in"]
-    assert shaky.call(key, timeout_s=9).stdout == b"7\n"
+    assert shaky.call(key, timeout_s=90).stdout == b"7\n"
     with contextlib.closing(AdbLink(config(device.serial))) as later_one:
         back = android.put_back(later_one.call, f"{TMP}/moe-harness")
     assert [o.took for o in back] == [None, True]
-    assert shaky.call(key, timeout_s=9).stdout == b"null\n"
+    assert shaky.call(key, timeout_s=90).stdout == b"null\n"
 
 
 def test_battery_and_heat_over_the_link(device: AdbDevice, shaky: AdbLink) -> None:

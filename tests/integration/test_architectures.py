@@ -22,7 +22,7 @@ from harness.models.gguf_info import EXPERT_TENSOR, read_model
 from harness.models.inflate import inflate
 from harness.models.synth import write_synthetic
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 # one token per byte: 5 batches, the last of them short
 PROMPT = (

@@ -24,7 +24,7 @@ from harness.errors import DeviceError, UsageError
 from harness.targets.remote import RemoteTarget
 from harness.targets.ssh import SshLink
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 # of another architecture than this machine, or it would be compiled here
 THERE = TargetMachine("aarch64", LEVELS["aarch64"]["armv8-a"])

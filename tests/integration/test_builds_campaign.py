@@ -20,10 +20,13 @@ from ssh_parts import Sshd, needs_sshd
 
 from harness.tracking_data import read_campaign
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 REPO = Path(__file__).resolve().parents[2]
 Command = Callable[..., list[str]]
+# of the coins: with them goes which cell is how noisy, and builds of equal speed, too, are called
+# different once in a while
+SEED = "design.seed=4"
 MEASURING = "if '--plan-memory' not in sys.argv: "
 
 
@@ -65,7 +68,7 @@ def command(launcher: Path, model: Path, tmp_path: Path) -> Command:
 
 
 def run(argv: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done
@@ -95,7 +98,7 @@ def test_a_slower_build_is_a_loss_and_what_it_wrote_is_compared(
 ) -> None:
     new = fake_build_at(tmp_path / "new" / "moe-engine", "new", pace=1.25, stray=1)
     both = (f"cells.baseline.binary={old}", f"cells.candidate.binary={new}")
-    done = run(command("sequential_pairs", "cells.candidate={}", *both))
+    done = run(command("sequential_pairs", "cells.candidate={}", SEED, *both))
     campaign = campaign_in(tmp_path)
     (v,) = stored(campaign / "verdict.json")["verdicts"]
     assert (v["outcome"], v["clean_pairs"], v["output"]) == ("loss", 7, "differs")
@@ -146,7 +149,7 @@ def test_one_build_under_two_paths_is_said_and_neither_wins(
     copy.write_bytes(old.read_bytes())
     copy.chmod(0o755)
     own = (f"engine.binary={old}", f"cells.candidate.binary={copy}", "design.pairs=7")
-    done = run(command("sequential_pairs", "cells.candidate={}", *own))
+    done = run(command("sequential_pairs", "cells.candidate={}", SEED, *own))
     assert f"warning: cells.candidate.binary: {copy} is, byte for byte, {old} (the" in done.stdout
     (v,) = stored(campaign_in(tmp_path) / "verdict.json")["verdicts"]
     assert v["outcome"] in ("equivalent", "inconclusive")

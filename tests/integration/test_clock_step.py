@@ -22,7 +22,7 @@ from ssh_campaigns import ENDING_S, Bench, wait_for
 from ssh_parts import Sshd
 from together import Body, Outcomes, Together
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 HOUR_S = 3600
 STEPPED = r"""

@@ -12,7 +12,7 @@ from engine_parts import engine
 from harness.build.machine import level_of, this_machine
 
 QEMU = shutil.which("qemu-x86_64")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 @pytest.mark.skipif(

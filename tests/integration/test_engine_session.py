@@ -32,7 +32,7 @@ MODES = {
 Fields = dict[str, Any]
 Start = Callable[..., "Session"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 class Session:
@@ -91,7 +91,7 @@ class Session:
         assert self.process.stdout is not None
         self.process.stdin.close()
         assert self.process.stdout.read() == b""
-        return self.process.wait(timeout=120)
+        return self.process.wait(timeout=600)
 
     def errors(self) -> str:
         self.stderr.seek(0)

@@ -22,7 +22,7 @@ from shared_data import SHARED
 from harness.models.geometry import GEOMETRIES, Geometry
 from harness.models.synth import write_synthetic
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 MIB = 2**20
 AGES, SIDES = ("stale", "current"), ("left", "right")
@@ -256,10 +256,12 @@ def arguments(program: Path, model: Path, trace: Path, *flags: str) -> list[str]
 def test_a_cache_below_the_cycle_is_refused(by_hand: Path, program: Path, routed: Make) -> None:
     small = ("-n", str(TOKENS), "--cache-mb", str(CYCLE_MB - 1))
     command = arguments(program, routed(2, 4, 1), by_hand, *small)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 4
     assert f"--cache-mb {CYCLE_MB} or more" in done.stderr
-    done = subprocess.run([*command, "--force-cache"], capture_output=True, check=False, timeout=60)
+    done = subprocess.run(
+        [*command, "--force-cache"], capture_output=True, check=False, timeout=600
+    )
     assert done.returncode == 0
 
 
@@ -289,7 +291,7 @@ def test_a_wrong_trace_is_refused_in_one_line(
     given |= dict(zip(flags[::2], flags[1::2], strict=True))
     flat = [word for pair in given.items() for word in pair]
     command = arguments(program, routed(2, 4, 1), trace, *flat)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == code
     assert done.stdout == ""
     assert words in done.stderr
@@ -311,7 +313,7 @@ def test_the_memory_plan_counts_real_bytes_and_is_kept(
             [*command, "--telemetry", str(telemetry)],
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=600,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (n_bytes, n_bytes)),
         )
 

@@ -17,7 +17,7 @@ import pytest
 from fake_builds import fake_build_at
 from test_pairs_campaign import REPO, prompt
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,7 @@ def place(launcher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("tracking=off", "schedule.spacing_s=0", "schedule.probe_s=0", "cell.text=null"),
         *("schedule.drop_page_cache=false", "cell.n_predict=64", "cell.n_ctx=128"),
         *(f"cell.prompt={prompt()}", "cells={baseline:{},candidate:{}}", "design.pairs=1"),
+        "design.seed=4",
         "cell.engine.drop_cold_experts=null",
         *(
             f"verdict.contaminated.{k}_pct=100000"
@@ -49,7 +50,9 @@ def place(launcher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(*argv: str | Path, codes: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
     words = list(map(str, argv))
-    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        words, cwd=REPO, capture_output=True, text=True, timeout=1200, check=False
+    )
     assert done.returncode in codes, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done

@@ -23,7 +23,7 @@ from harness.records import CellRecord
 from harness.session import run_session
 from harness.targets.local import LocalTarget
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 # twice the one-token cycle of the reference model
 SETTINGS = EngineSettings(

@@ -16,7 +16,7 @@ from harness.models.resolve import DATA, REFERENCE
 from harness.models.synth import write_synthetic
 from harness.models.weights import BLOCKS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 STREAM = ("--moe-stream", "--io-threads", "2", "--dense-weights", "anon")
 

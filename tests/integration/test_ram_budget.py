@@ -22,7 +22,7 @@ from engine_parts import engine
 from harness.models.geometry import Geometry
 from harness.models.synth import write_synthetic
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 MIB = 2**20
 SEED = 20261130

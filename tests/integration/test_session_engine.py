@@ -22,7 +22,7 @@ from harness.records import CellRecord
 from harness.session import run_session
 from harness.targets.local import LocalTarget
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 SETTINGS = EngineSettings(
     threads=1, n_ctx=128, n_batch=32, moe_stream=True, cache_mb=64, io_threads=2, direct_io=True

@@ -295,7 +295,7 @@ def test_killed_at_random_moments_no_finished_cell_is_lost_or_repeated(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3000)
 def test_killed_at_many_random_moments(tmp_path: Path, launcher: Path) -> None:
     kill_campaigns(tmp_path, launcher, at_least=30, attempts=5, seed=100)
 

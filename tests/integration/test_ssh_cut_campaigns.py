@@ -15,7 +15,7 @@ from together import Body, Outcomes, Together
 
 from harness.cachedir import sha256_file
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 SLOW = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
 

@@ -33,7 +33,7 @@ from harness.session import run_session
 from harness.targets.local import LocalTarget
 from harness.targets.target import DeviceBusy, Target
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 together = Together()
 SLOW = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}

@@ -13,7 +13,7 @@ from cell_parts import FAKE_ENGINE
 from ssh_campaigns import ENDING_S, Bench, bench_on_loopback, wait_for
 from together import Body, Outcomes, Together
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 together = Together()
 SLOW = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}

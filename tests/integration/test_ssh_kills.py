@@ -49,7 +49,7 @@ def benches(tmp_path: Path, launcher: Path) -> Iterator[list[Bench]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 def test_killed_at_random_moments_nothing_is_lost_or_counted_twice(benches: list[Bench]) -> None:
     dice = random.Random(6)  # noqa: S311 - a seed, so that it can be repeated
     watched = set(dice.sample(range(LANES * KILLS), WATCHED_KILLS))

@@ -15,7 +15,7 @@ from harness.models.architectures import ARCHITECTURES
 from harness.models.geometry import GEOMETRIES
 from harness.models.synth import write_synthetic
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 PROMPT = "Sphinx of black quartz, judge my vow: 0123456789!"
 TOKENS, BATCH = 24, 32

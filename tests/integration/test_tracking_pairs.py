@@ -11,7 +11,7 @@ from harness.judgement import Measured, judge
 from harness.tracking import default_uri, log_campaign
 from harness.verbs.report import draw
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 def test_the_verdict_of_pairs_can_be_read_in_the_store(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from harness.tracking_process import LoggingProcess
 from harness.tracking_store import TrackingError, default_uri
 from harness.tracking_worker import Request
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 class Failing(http.server.BaseHTTPRequestHandler):

@@ -23,7 +23,7 @@ from harness.models.gguf_info import read_model
 from harness.models.synth import write_synthetic
 from harness.verify.cli import PROMPT, main
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 # the layer before the last, which is computed for every token of the prompt
 LAYER = GEOMETRIES["tiny"].n_layer - 2
