@@ -30,7 +30,7 @@ public:
     void on_read(const IoEvent & event) {
         std::unique_lock<std::mutex> lock(mutex_);
         if (event.request.tag.expert == held_ &&
-            !begun_cv_.wait_for(lock, std::chrono::seconds(3), [this] { return begun_; })) {
+            !begun_cv_.wait_for(lock, std::chrono::seconds(60), [this] { return begun_; })) {
             timed_out_ = true;
         }
     }
@@ -170,8 +170,9 @@ void a_resident_expert_is_computed_while_another_is_read() {
     CHECK(!results[0].empty() && results[0] == results[1]);
 }
 
-// Its experts were on their way, and are not there because it was begun.
-void an_abandoned_graph_leaves_no_half_read_experts() {
+// Its experts were on their way, and are not there because it was begun: only those are of which all was read before it
+// was abandoned. Returns whether one was cut off; whoever abandons it may not be running until all has been read.
+bool an_abandoned_graph_cuts_off_an_expert() {
     const TempDir dir;
     const Catalog catalog = Catalog::read(tiny::write(decoding::model(GGML_TYPE_F16, 1), dir.file("m")));
     const SlotLayout layout(catalog);
@@ -195,11 +196,26 @@ void an_abandoned_graph_leaves_no_half_read_experts() {
     });
     layer.run(executor, cpu.get(), 1, 2);
     lane.join();
-    CHECK(!store.resident(0, 3) && !store.resident(0, 5));
+    const std::vector<uint32_t> read = gate.experts();
+    uint64_t cut_off = 0;
+    for (const uint32_t expert : {3U, 5U}) {
+        const bool whole = std::count(read.begin(), read.end(), expert) == 3;
+        CHECK(store.resident(0, expert) == whole);
+        cut_off += whole ? 0 : 1;
+    }
     const std::vector<float> late = layer.run(executor, cpu.get(), 3, 5);
     CHECK(late == layer.run(executor, cpu.get(), 3, 5));
-    CHECK(store.counters().misses == 6);
+    CHECK(store.counters().misses == 4 + cut_off);
     CHECK(std::any_of(late.begin(), late.end(), [](float v) { return v != 0; }));
+    return cut_off > 0;
+}
+
+void an_abandoned_graph_leaves_no_half_read_experts() {
+    bool seen = false;
+    for (int round = 0; round < 20 && !seen; ++round) {
+        seen = an_abandoned_graph_cuts_off_an_expert();
+    }
+    CHECK(seen);
 }
 
 }  // namespace

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +58,7 @@ def test_a_lock_is_waited_for_and_freed_by_death(tmp_path: Path) -> None:
     held = context.Event()
     holder = context.Process(target=_hold, args=(str(path), held, 600))
     holder.start()
-    assert held.wait(30)
+    assert held.wait(120)
     waited: list[str] = []
 
     def waiting(line: str) -> None:
@@ -69,9 +71,9 @@ def test_a_lock_is_waited_for_and_freed_by_death(tmp_path: Path) -> None:
     holder.join()
 
 
-def _hold_with_a_child(path: str, held: object) -> None:
+def _hold_with_a_child(path: str, held: object, child: Any) -> None:
     with locked(Path(path)) as lock:
-        subprocess.Popen(["sleep", "3"], pass_fds=(lock,))
+        child.value = subprocess.Popen(["sleep", "600"], pass_fds=(lock,)).pid
         held.set()  # type: ignore[attr-defined]
         time.sleep(600)
 
@@ -79,12 +81,17 @@ def _hold_with_a_child(path: str, held: object) -> None:
 def test_a_child_that_inherits_the_lock_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     context = multiprocessing.get_context("spawn")
-    held = context.Event()
-    holder = context.Process(target=_hold_with_a_child, args=(str(path), held))
+    held, child = context.Event(), context.Value("i", 0)
+    holder = context.Process(target=_hold_with_a_child, args=(str(path), held, child))
     holder.start()
-    assert held.wait(30)
-    start = time.monotonic()
+    assert held.wait(120)
     holder.kill()
     holder.join()
-    with locked(path):
-        assert time.monotonic() - start > 1
+    waited: list[str] = []
+
+    def waiting(line: str) -> None:
+        waited.append(line)
+        os.kill(child.value, signal.SIGKILL)
+
+    with locked(path, waiting):
+        assert len(waited) == 1, "it was not held any more"

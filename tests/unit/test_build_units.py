@@ -257,7 +257,7 @@ def test_interrupting_ends_the_compilers(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compiling.run([str(child)], log, stop)
     pid = int(marker.read_text())
-    for _ in range(50):
+    for _ in range(600):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().split()[2]
         except OSError:

@@ -27,7 +27,7 @@ def run(*args: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str
         env={**os.environ, "PYTHONPATH": str(REPO)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == code, (done.stdout, done.stderr)

@@ -41,7 +41,7 @@ def answer(**more: object) -> bytes:
     return json.dumps({"running": True, "boot_id": "b", "tails": ["a", "\udcff"], **more}).encode()
 
 
-def until(is_so: Callable[[], bool], limit_s: float = 5.0) -> None:
+def until(is_so: Callable[[], bool], limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end
@@ -85,7 +85,8 @@ def test_the_first_answer_may_take_longer_and_not_for_ever(monkeypatch: pytest.M
     heart.stop()
     monkeypatch.setattr("harness.targets.heart.FIRST_S", 0.3)
     heart = Heart(HandChannel(None), silent_s=0.1)
-    with pytest.raises(LinkLost, match="has not answered for"):
+    # the second where its thread did not come to run for a second
+    with pytest.raises(LinkLost, match="has not answered for|does not answer"):
         heart.first_pulse()
     heart.stop()
 

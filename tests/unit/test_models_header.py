@@ -249,8 +249,7 @@ def test_hostile_counts_cost_nothing(tmp_path: Path) -> None:
 
 QUIET = settings(
     max_examples=150,
-    deadline=2000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -56,7 +56,7 @@ def window(monkeypatch: pytest.MonkeyPatch) -> Window:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

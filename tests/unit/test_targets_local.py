@@ -17,7 +17,7 @@ from harness.targets.target import PageCache
 TARGET = LocalTarget()
 
 
-def wait_until(condition: object, seconds: float = 10) -> None:
+def wait_until(condition: object, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "not in time"
@@ -56,10 +56,11 @@ def test_a_program_runs_by_itself_with_its_words_in_the_log(tmp_path: Path) -> N
 def test_the_lock_lives_as_long_as_any_descendant(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     assert not TARGET.is_locked(lock)
-    argv = ["sh", "-c", "sleep 1 & exit 0"]
+    argv = ["sh", "-c", "sleep 600 & exit 0"]
     running = TARGET.run(argv, log=tmp_path / "log", lock=lock, tails={})
     wait_until(lambda: running.poll() == 0)
     assert TARGET.is_locked(lock)
+    TARGET.end_holders(lock)
     wait_until(lambda: not TARGET.is_locked(lock))
 
 

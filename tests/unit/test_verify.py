@@ -329,7 +329,7 @@ def read_or_refuse(folder: Path) -> None:
         assert len(str(error).splitlines()) == 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=60))
 @example(b"\xff\xfe\x00")
 @example(b"[" * 100_000)
@@ -339,7 +339,7 @@ def test_any_bytes_as_meta_are_one_line(tmp_path: Path, content: bytes) -> None:
     read_or_refuse(tmp_path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(META_KEYS), JSON, min_size=1, max_size=2))
 def test_any_values_in_meta_are_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
     write_dump(tmp_path, **changes)

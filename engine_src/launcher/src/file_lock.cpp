@@ -16,8 +16,9 @@ namespace launcher {
 
 namespace {
 
-// Looking at a lock takes it for an instant; on a busy device that can be a few time slices.
-constexpr int64_t patience_ns = 300 * 1000000LL;
+// Looking at a lock takes it for an instant; on a busy device that can be a few time slices. Tries are counted, not
+// time: who was not running for a while has not looked meanwhile.
+constexpr int max_tries = 31;
 constexpr int64_t retry_ns = 10 * 1000000LL;
 // Never waits, whatever lies there, and does not follow a link that somebody may have put in its place.
 constexpr int open_flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
@@ -96,8 +97,7 @@ bool holds(const std::string & process_dir, const struct stat & file) {
 }  // namespace
 
 std::optional<FileLock> FileLock::take(const std::string & path) {
-    const int64_t give_up_ns = monotonic_ns() + patience_ns;
-    for (;;) {
+    for (int tries = 1;; ++tries) {
         UniqueFd fd = open_or_make(path);
         const struct stat opened = checked(path, fd);
         if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
@@ -109,7 +109,7 @@ std::optional<FileLock> FileLock::take(const std::string & path) {
         } else if (errno != EWOULDBLOCK && errno != EINTR) {
             fail(path, errno);
         }
-        if (monotonic_ns() >= give_up_ns) {
+        if (tries == max_tries) {
             return std::nullopt;
         }
         sleep_ns(retry_ns);
