@@ -86,7 +86,7 @@ def test_the_first_answer_may_take_longer_and_not_for_ever(monkeypatch: pytest.M
     monkeypatch.setattr("harness.targets.heart.FIRST_S", 0.3)
     heart = Heart(HandChannel(None), silent_s=0.1)
     # the second where its thread did not come to run for a second
-    with pytest.raises(LinkLost, match="has not answered for|does not answer"):
+    with pytest.raises(LinkLost, match=r"has not answered for|does not answer"):
         heart.first_pulse()
     heart.stop()
 
