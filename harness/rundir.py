@@ -41,7 +41,8 @@ DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 class Sweep:
     """What a campaign is part of: several that one command line asked for.
 
-    `index` of `count`, from 0; `overrides` set this campaign apart from the others.
+    `index` of `count`, from 0; `overrides` set this campaign apart from the others. `alike`: how
+    many of them have its name, None where an older version did not say; a night has others, too.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Sweep:
     index: int
     count: int
     overrides: tuple[str, ...] = ()
+    alike: int | None = None
 
 
 def read_sweep(campaign_dir: Path) -> Sweep | None:

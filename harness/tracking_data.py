@@ -159,7 +159,9 @@ def _parent_run(stored: Stored, cells: Sequence[RunData]) -> RunData:
     tags = {CAMPAIGN: stored.directory.name, KIND: "campaign"}
     if stored.sweep is not None:
         tags[SWEEP] = stored.sweep.id
-        tags[SWEEP_INDEX], tags[SWEEP_COUNT] = str(stored.sweep.index), str(stored.sweep.count)
+        tags[SWEEP_INDEX] = str(stored.sweep.index)
+        # those of other names have an experiment of their own, and never come to this one
+        tags[SWEEP_COUNT] = str(stored.sweep.alike or stored.sweep.count)
         tags[OVERRIDES] = cut(" ".join(stored.sweep.overrides), TAG_CHARS)
     points: list[Point] = []
     start_ms = min((c.start_ms for c in cells), default=0)

@@ -126,8 +126,9 @@ def known_sweeps(runs_dir: Path) -> list[str]:
 
 def part_of(state: SweepState, index: int) -> rundir.Sweep:
     """What its campaign's directory says of it."""
-    count = len(state.parts)
-    return rundir.Sweep(state.id, state.name, index, count, state.parts[index].varied)
+    part = state.parts[index]
+    alike = [p for p in state.parts if p.experiment == part.experiment and p.status != "left_out"]
+    return rundir.Sweep(state.id, state.name, index, len(state.parts), part.varied, len(alike))
 
 
 @contextlib.contextmanager

@@ -346,6 +346,18 @@ def test_a_sweep_ends_with_its_last_campaign(runs: Path) -> None:
     ]
 
 
+def test_a_nights_sweep_ends_in_each_experiment_with_its_last_campaign_there(runs: Path) -> None:
+    """Its others have experiments of their own, and never come to this one."""
+    from mlflow.tracking import MlflowClient
+
+    directory = write_campaign(runs)
+    write_json(directory / SWEEP, Sweep("s1", "nightly", 0, 12, ("experiment=io",), alike=1))
+    log_campaign(directory, uri=None, runs_dir=runs, experiment=EXPERIMENT)
+    parent = parent_of(default_uri(runs), directory.name)
+    sweep = MlflowClient(default_uri(runs)).get_run(parent.data.tags["mlflow.parentRunId"])
+    assert sweep.info.status == "FINISHED"
+
+
 def test_model_and_texts_are_inputs_of_cells_and_campaign(runs: Path) -> None:
     directory = write_campaign(runs)
     write_json(

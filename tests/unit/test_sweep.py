@@ -16,7 +16,15 @@ from harness.rundir import CONFIG, PLAN, VERDICT
 from harness.sweep import runner
 from harness.sweep.combinations import MOST, combinations
 from harness.sweep.nightly import is_night, night_of
-from harness.sweep.state import Part, SweepState, held, left_out, read_state, write_state
+from harness.sweep.state import (
+    Part,
+    SweepState,
+    held,
+    left_out,
+    part_of,
+    read_state,
+    write_state,
+)
 from harness.sweep.words import markdown, standing, time_in_words
 from harness.targets.target import DeviceBusy
 from harness.verdicts import CampaignVerdict, Drift
@@ -257,6 +265,7 @@ def test_each_combination_is_a_campaign_that_knows_its_sweep(
         "name": "cache_sizes",
         "index": 1,
         "count": 3,
+        "alike": 3,
         "overrides": ["cell.engine.io_threads=2"],
     }
     out = capsys.readouterr().out
@@ -458,3 +467,11 @@ def test_markdown_has_a_row_for_each_and_no_cell_breaks_it() -> None:
     assert time_in_words(parts) == (
         "time expected: 12 s of waits and cells that ran before; 2 cells unknown"
     )
+
+
+def test_a_campaign_knows_how_many_of_its_sweep_have_its_name() -> None:
+    """The store has a run of the sweep for each name, which is to end with the last of these."""
+    parts = tuple(Part(name, (), ()) for name in ("aa", "io", "aa", "prefetch", "aa"))
+    state = SweepState("id", "nightly", (), (*parts[:4], replace(parts[4], status="left_out")))
+    assert [part_of(state, i).alike for i in range(4)] == [2, 1, 2, 1]
+    assert {part_of(state, i).count for i in range(4)} == {5}
