@@ -123,6 +123,8 @@ def find_campaign(name: str, runs_dir: Path, asked_by: str = "resume=") -> Path:
     no other campaign. `asked_by`: what stands before the name on the command line. Raises
     UsageError.
     """
+    if not name:  # `--candidate "$RUN"`: else it would be the directory that one happens to be in
+        raise UsageError(f"{asked_by}: is empty; name a campaign".replace(" :", ":"))
     try:
         for path in (Path(name), runs_dir / name):
             if (path / CONFIG).is_file() and (path / PLAN).is_file():

@@ -26,7 +26,8 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m harness sweep",
         description="Show a sweep (-m, or +experiment=nightly): for each campaign what set it "
         "apart, what it found, how long it took. A sweep is taken up with resume=ID.",
-        epilog="exit codes: 0; with --gate: 1 a regression, 3 no readable verdict of any campaign",
+        epilog="exit codes: 0; with --gate: 1 a regression; 3 no readable verdict of any "
+        "campaign, or one of them failed",
     )
     p.add_argument(
         "sweep", metavar="SWEEP", help="a sweep's directory, its id in --runs-dir, or: last"

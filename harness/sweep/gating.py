@@ -35,13 +35,17 @@ SPEED, WORK = "tok_s", "bytes_per_token"
 
 @dataclass(frozen=True)
 class Gated:
-    """One campaign's answer; `result` None: there is no campaign to ask, for `headline`."""
+    """One campaign's answer; `result` None: there is no campaign to ask, for `headline`.
+
+    `failed`: it did not come to its end, or cells of it ended badly.
+    """
 
     campaign: str
     experiment: str
     verdict: GateOutcome
     headline: str
     result: GateResult | None = None
+    failed: bool = False
 
 
 def gate_all(
@@ -60,7 +64,8 @@ def gate_all(
 def _gated(runs_dir: Path, part: Part, baseline: str, margin_pct: float) -> Gated:
     name = name_of(part)
     if part.status != "ran" or part.campaign is None:
-        return Gated(name, part.experiment, "none", f"No readable verdict: {result_of(part)}")
+        why = f"No readable verdict: {result_of(part)}"
+        return Gated(name, part.experiment, "none", why, failed=True)
     campaign = runs_dir / part.campaign
     try:
         metric = SPEED if stored_plan(campaign).design in COMPARING else WORK
@@ -73,14 +78,19 @@ def _gated(runs_dir: Path, part: Part, baseline: str, margin_pct: float) -> Gate
         )
         result = answer(request)
     except (HarnessError, OSError, ValueError) as e:  # one that cannot be read loses no other
-        return Gated(name, part.experiment, "none", f"No readable verdict: {e}")
-    return Gated(name, part.experiment, result.verdict, result.headline, result)
+        return Gated(name, part.experiment, "none", f"No readable verdict: {e}", failed=True)
+    failed = any(c.failed for c in result.cases)
+    return Gated(name, part.experiment, result.verdict, result.headline, result, failed)
 
 
 def exit_code(gated: tuple[Gated, ...]) -> int:
-    """1: a regression anywhere. 0: none, and something passed. 3: nothing could be read."""
+    """1: a regression anywhere. 0: none, and something passed. 3: nothing could be read, or one of
+    them failed: an engine that crashes in one experiment is not good for what it did in others.
+    """
     verdicts = {g.verdict for g in gated}
-    return 1 if "regression" in verdicts else 0 if "pass" in verdicts else 3
+    if "regression" in verdicts:
+        return 1
+    return 0 if "pass" in verdicts and not any(g.failed for g in gated) else 3
 
 
 def standing(gated: tuple[Gated, ...]) -> str:

@@ -91,7 +91,7 @@ def _gate(args: argparse.Namespace, run_campaign: RunCampaign) -> int:
         candidate = rundir.find_campaign(args.candidate, args.runs_dir, "--candidate ")
     request = Request(
         candidate=candidate,
-        baseline=args.baseline or ("last-green" if args.accept else None),
+        baseline="last-green" if args.accept and args.baseline is None else args.baseline,
         metrics=metrics,
         margin_pct=args.margin,
         runs_dir=args.runs_dir,
@@ -120,6 +120,8 @@ def _measured(request: Request, args: argparse.Namespace, run_campaign: RunCampa
 def _check(args: argparse.Namespace) -> None:
     if not 0 < args.margin < 100:
         raise UsageError(f"--margin {args.margin:g}: percent, above 0 and below 100")
+    if args.baseline == "":  # a variable of the shell that is not set
+        raise UsageError("--baseline: is empty; name a campaign, or last-green")
     if args.candidate is None and args.baseline is None:
         raise UsageError("gate: needs --candidate RUN, --baseline RUN, or both")
     if args.accept and args.candidate is None:
@@ -142,16 +144,17 @@ def _tell(result: GateResult, args: argparse.Namespace) -> int:
     from harness.gate.text import text
     from harness.jsonable import to_json
 
-    if args.junit is not None:
-        _write("--junit", args.junit, junit_xml(result))
-    if args.md is not None and args.md != "-":
-        _write("--md", Path(args.md), markdown(result).encode())
+    # first what nothing can keep from being said: it may be the answer of half an hour's run
     if args.json:
         print(json.dumps(to_json(result), indent=1))
     elif args.md == "-":
         print(markdown(result), end="")
     else:
         text(result, sys.stdout)
+    if args.junit is not None:
+        _write("--junit", args.junit, junit_xml(result))
+    if args.md is not None and args.md != "-":
+        _write("--md", Path(args.md), markdown(result).encode())
     return result.exit_code
 
 

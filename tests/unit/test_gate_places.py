@@ -17,7 +17,7 @@ from harness.gate import ledger
 from harness.gate.ledger import GATE, read_ledger
 from harness.gate.nights import read_night
 
-PASS, REGRESSION, UNREADABLE = 0, 1, 3
+PASS, REGRESSION, USAGE, UNREADABLE = 0, 1, 2, 3
 LAST = ("--baseline", "last-green", "--candidate")
 
 
@@ -176,3 +176,19 @@ def test_two_gates_at_once_lose_neither_answer(
         "tok_s": "regression",
         "hit_rate": "pass",
     }
+
+
+@pytest.mark.parametrize("flag", ["--baseline", "--candidate"])
+def test_a_name_that_is_empty_is_none(
+    flag: str,
+    runs: Path,
+    stored: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a shell's variable that is not set. It was a campaign's own verdict, and passed."""
+    monkeypatch.chdir(runs / stored["one"].name)
+    other = {"--baseline": "--candidate", "--candidate": "--baseline"}[flag]
+    words = ["gate", flag, "", other, stored["two"].name, "--runs-dir", str(runs)]
+    assert main(words) == USAGE
+    assert f"{flag}: is empty; name a campaign" in capsys.readouterr().err
