@@ -196,14 +196,35 @@ def final_command(directory: Path) -> str | None:
     return shlex.join(["python", "-m", "harness", *kept, "design=pairs"])
 
 
-def _overrides(directory: Path) -> list[str] | None:
+def config_sha256(stored: Any) -> str:
+    """Of a configuration as it is read; where it is logged to changes nothing of what is judged."""
+    known = isinstance(stored, Mapping)
+    return json_sha256({k: v for k, v in stored.items() if k != "tracking"} if known else stored)
+
+
+def _created(directory: Path) -> dict[str, Any]:
+    """What the journal's first event says; empty where there is none."""
+    if not (directory / JOURNAL).is_file():
+        return {}
     created = [e for e in read_journal(directory) if e.event == CREATED]
-    words = created[0].data.get("overrides") if created else None
+    return created[0].data if created else {}
+
+
+def _overrides(directory: Path) -> list[str] | None:
+    words = _created(directory).get("overrides")
     return [str(w) for w in words] if isinstance(words, list) else None
 
 
 def _verdict_settings(directory: Path, stored: Any) -> VerdictConfig:
     """As stored; what an earlier version did not know, or an import does not, is the default."""
+    began = _created(directory).get("config_sha256")
+    if stored == {}:  # cut short: its defaults would be another campaign's
+        raise UsageError(f"{directory / rundir.CONFIG}: is empty; restore it")
+    if began not in (None, config_sha256(stored)):
+        raise UsageError(
+            f"{directory / rundir.CONFIG}: is not what the campaign was started with "
+            "(journal.jsonl has its hash); restore it"
+        )
     defaults = load_yaml(conf_dir() / "verdict" / "default.yaml")
     if not isinstance(stored, Mapping):
         raise UsageError(f"{directory / rundir.CONFIG}: found {say(stored)}; needs keys and values")

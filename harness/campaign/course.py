@@ -22,7 +22,7 @@ from harness.campaign.sinks import draw_plots, write_page, write_page_of_what_th
 from harness.campaign.tracker import Tracker, both
 from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
 from harness.errors import DeviceError, Interrupted, UsageError
-from harness.judgement import CREATED, stored_plan
+from harness.judgement import CREATED, config_sha256, stored_plan
 from harness.plan import make_plan
 from harness.tracking_store import without_password
 from harness.tracking_text import without_credentials
@@ -203,8 +203,12 @@ def write_first_files(campaign: Campaign, readiness: Readiness) -> None:
     write_json(directory / rundir.ENVIRONMENT, environment)
     if campaign.member.sweep is not None:
         write_json(directory / rundir.SWEEP, campaign.member.sweep)
-    with Journal.open(directory) as journal:  # a resume has another command line
-        journal.append(CREATED, overrides=[without_credentials(w) for w in campaign.overrides])
+    with Journal.open(directory) as journal:
+        journal.append(
+            CREATED,
+            overrides=[without_credentials(w) for w in campaign.overrides],  # a resume has others
+            config_sha256=config_sha256(load_yaml(directory / rundir.CONFIG)),
+        )
     write_json(directory / rundir.PLAN, campaign.plan)  # last: with it it can be resumed
 
 

@@ -58,7 +58,8 @@ def write_report(contents: Contents, path: Path | None = None) -> Path:
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         try:
-            beside.write_text(html_report(contents), encoding="utf-8")
+            # a path may hold bytes that are no text
+            beside.write_text(html_report(contents), encoding="utf-8", errors="replace")
             beside.replace(target)
         finally:
             beside.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from cell_parts import make_arm, make_plan
 from harness.campaign.course import write_first_files
 from harness.campaign.parts import Campaign
 from harness.journal import read_journal, write_json
+from harness.judgement import config_sha256
 
 URI = "http://joe:hunter2@127.0.0.1:9/"
 
@@ -45,7 +46,9 @@ def test_before_a_campaign_can_be_resumed_it_knows_its_command_line_and_no_passw
         write_first_files(
             campaign, cast("Any", SimpleNamespace(work_dir=None, page_bytes=None, findings=()))
         )
-    words = read_journal(campaign.directory)[0].data["overrides"]
+    created = read_journal(campaign.directory)[0].data
+    assert created["config_sha256"] == config_sha256({"name": "x"}), "and tracking may move"
+    words = created["overrides"]
     assert words[0] == "+experiment=matched_pair" and "127.0.0.1:9" in words[1]
     for path in campaign.directory.iterdir():
         assert b"hunter2" not in path.read_bytes(), path

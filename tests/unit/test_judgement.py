@@ -11,8 +11,9 @@ import pytest
 from imported_parts import imported_pairs
 
 from harness.cli import main
+from harness.configure import load_yaml
 from harness.journal import json_sha256
-from harness.judgement import Measured, judge_directory
+from harness.judgement import CREATED, Measured, config_sha256, judge_directory
 from harness.schema import VerdictConfig
 
 
@@ -126,6 +127,23 @@ def test_a_plan_that_is_not_what_the_campaign_began_with_is_refused(
     path.write_text(json.dumps(stored))
     shown = report(capsys, str(campaign), code=2)
     assert "plan.json: is not what the campaign was started with" in shown
+
+
+def test_a_configuration_that_is_not_what_the_campaign_began_with_is_refused(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, journal = campaign / "config.yaml", campaign / "journal.jsonl"
+    text, lines = path.read_text(), journal.read_text().splitlines()
+    created = {"event": CREATED, "config_sha256": config_sha256(load_yaml(path))}
+    lines.append(json.dumps({"seq": len(lines), "unix_s": 1.0, **created}))
+    journal.write_text("\n".join(lines) + "\n")
+    path.write_text(f"{text}tracking: {{uri: http://moved.example}}\n")
+    assert "tok/s" in report(capsys, str(campaign))
+    path.write_text(f"{text}verdict: {{margin_pct: 50}}\n")
+    shown = report(capsys, str(campaign), code=2)
+    assert "config.yaml: is not what the campaign was started with" in shown
+    path.write_text("")
+    assert "config.yaml: is empty" in report(capsys, str(campaign), code=2)
 
 
 def test_an_imported_campaign_is_not_resumed(

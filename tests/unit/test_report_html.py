@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -15,8 +16,10 @@ from report_parts import MadeUp, changed, throttled_four_cells, throttled_pairs
 
 from harness.analysis.verdict_words import headline
 from harness.cli import main
+from harness.importers.write import Imported, write_campaign
 from harness.journal import JOURNAL
 from harness.judgement import Measured, judge
+from harness.planned import Plan
 from harness.readings import Excursion
 from harness.records import Metrics, Wait
 from harness.report.contents import Contents
@@ -244,6 +247,19 @@ def test_failures_excursions_and_waits_are_told(four: MadeUp, tmp_path: Path) ->
 
 
 # --- what comes from outside ---------------------------------------------------------------------
+
+
+def test_a_path_that_is_no_text_is_shown_as_far_as_it_is(four: MadeUp, tmp_path: Path) -> None:
+    runs = tmp_path / os.fsdecode(b"caf\xe9")
+    contents = read(four.write(runs))
+    page = write_report(contents).read_text(encoding="utf-8")
+    assert "caf?" in page
+
+
+def test_an_import_that_does_not_say_where_from_has_a_page(tmp_path: Path) -> None:
+    made = Imported("x", Plan("survey", {}, (), None, ()), (), {"kind": "made"})
+    directory = write_campaign(made, tmp_path)
+    assert "a place that is not recorded" in html_report(read(directory))
 
 
 def test_whatever_a_campaign_says_is_text(tmp_path: Path) -> None:
