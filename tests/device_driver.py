@@ -3,14 +3,18 @@ program of its own, so that tests can kill it, cut it off and interrupt it.
 
 Its one argument is JSON: `campaign` and `cache` (directories), `launcher`, `model` (a file that is
 sent), `target` (of SshConfig), `arms` (name: behaviour of the fake engine), `n_predict`, `wait_s`,
-`wait_for_device_s`, `time_limit_s`.
+`wait_for_device_s`, `time_limit_s`, `pause_at` (stops itself, once, when so many bytes of the
+model are there).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,18 @@ def say(*words: object) -> None:
     print(*words, file=sys.stderr, flush=True)
 
 
+def sent(model: str, pause_at: int | None) -> Callable[[str, int, int], None]:
+    pauses = [] if pause_at is None else [pause_at]
+
+    def tell(name: str, done: int, total: int) -> None:
+        say("sent", name, done, total)
+        if pauses and name == model and done >= pauses[0]:
+            pauses.clear()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    return tell
+
+
 def measure(asked: dict[str, Any]) -> None:
     campaign, model = Path(asked["campaign"]), Path(asked["model"])
     arms = [
@@ -43,7 +59,7 @@ def measure(asked: dict[str, Any]) -> None:
     target = open_target(
         SshConfig(**asked["target"]),
         say=say,
-        on_transfer=lambda name, done, total: say("sent", name, done, total),
+        on_transfer=sent(model.name, asked["pause_at"]),
     )
     try:
         build = deploy_launcher(target, fake_build(Path(asked["launcher"])))

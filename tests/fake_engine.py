@@ -5,10 +5,10 @@ The prompt is a JSON object: `token_ms` (pause per token), `die_after` (tokens, 
 summary), `exit`, `complain` (error line), `signal` (sent to itself at the end), `ignore_term`,
 `start` (keys that replace those of the start record), `summary` (the same for the summary),
 `wall_ms` (what a token claims to take) with `jitter` (its spread, ln, and that of whole cells),
-`hang` (sleeps for an hour at the end), `eat_mb` (memory that it takes first), `strays` (a policy
-under which the last token is another one), `needed_bytes` (answer to `--plan-memory`; with
-`--ram-budget-mb` what is needed beside the arena), `refuse` (error line with which `--plan-memory`
-ends, exit 2).
+`until` (a file: no token before it is there), `hang` (sleeps for an hour at the end), `eat_mb`
+(memory that it takes first), `strays` (a policy under which the last token is another one),
+`needed_bytes` (answer to `--plan-memory`; with `--ram-budget-mb` what is needed beside the arena),
+`refuse` (error line with which `--plan-memory` ends, exit 2).
 """
 
 from __future__ import annotations
@@ -279,6 +279,8 @@ def decode(args, asked, telemetry, rows) -> None:
     rng, jitter = random.Random(Path(args.csv).parent.name), asked.get("jitter", 0.0)  # noqa: S311
     day = rng.gauss(0, jitter)
     walls_ms = [w * math.exp(day + rng.gauss(0, jitter)) for w in walls_ms]
+    while "until" in asked and not Path(asked["until"]).exists():
+        time.sleep(0.02)
     for token, wall_ms in enumerate(walls_ms):
         if token == asked.get("die_after"):
             return

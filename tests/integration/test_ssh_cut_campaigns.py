@@ -43,7 +43,7 @@ def outcomes(request: pytest.FixtureRequest, launcher: Path) -> Iterator[Outcome
 
 @together
 def test_in_a_cell(far: Bench, network: Network) -> None:
-    campaign = far.start(far.model(), arms=SLOW, n_predict=12, lease_s=20.0)
+    campaign = far.start(far.model(), arms=SLOW, n_predict=12, lease_s=60.0)
     far.until("cell_started", 1)
     time.sleep(1.0)
     network.cut()
@@ -60,8 +60,8 @@ def test_in_a_cell(far: Bench, network: Network) -> None:
 def test_in_a_transfer_which_goes_on_from_there(far: Bench, network: Network) -> None:
     size = 40 << 20
     model = far.model(size)
-    network.slow("80mbit")
-    campaign = far.start(model, lease_s=20.0)
+    network.slow("20mbit")
+    campaign = far.start(model, lease_s=60.0)
     there = wait_for(lambda: list(far.device.rglob(f"{model.name}.part")))[0]
     wait_for(lambda: there.stat().st_size > size // 4)
     network.cut()
@@ -83,9 +83,9 @@ def test_in_a_transfer_which_goes_on_from_there(far: Bench, network: Network) ->
 def test_in_the_fetch_of_results(far: Bench, network: Network) -> None:
     n = 3000
     arms = {name: {"token_ms": 0} for name in ("baseline", "half", "off")}
-    campaign = far.start(far.model(), arms=arms, n_predict=n, lease_s=20.0)
+    campaign = far.start(far.model(), arms=arms, n_predict=n, lease_s=60.0)
     far.until("cell_started", 1)
-    network.slow("1mbit")
+    network.slow("400kbit")
     wait_for(lambda: list(far.campaign().glob("cells/01-half/.*.part")))
     network.cut()
     wait_for(lambda: "connection lost" in campaign.said)
@@ -100,20 +100,20 @@ def test_in_the_fetch_of_results(far: Bench, network: Network) -> None:
 @together
 def test_for_longer_than_anyone_waits(far: Bench, network: Network) -> None:
     model = far.model()
-    campaign = far.start(model, arms=SLOW, n_predict=8, lease_s=4.0, reconnect_s=3.0)
+    campaign = far.start(model, arms=SLOW, n_predict=20, lease_s=10.0, reconnect_s=8.0)
     far.until("cell_started", 1)
     time.sleep(1.0)
     network.cut()
-    took = campaign.ends(1, 60.0)
+    took = campaign.ends(1)
     error = campaign.error()
     assert "no connection for" in error
     assert "what was measured is kept" in error
     assert far.events("campaign_stopped")[-1]["reason"] == error
-    print(f"given up {took:.1f} s after the cut, with reconnect_s=3: {error}")
-    far.until_clean(4.0 + 10.0)
+    print(f"given up {took:.1f} s after the cut, with reconnect_s=8: {error}")
+    far.until_clean(10.0 + ENDING_S)
     network.mend()
-    far.start(model, arms=SLOW, n_predict=8, lease_s=20.0).ends(0)
-    far.check_whole(n_predict=8)
+    far.start(model, arms=SLOW, n_predict=20, lease_s=60.0).ends(0)
+    far.check_whole(n_predict=20)
     assert far.starts() == {0: 1, 1: 2, 2: 1, 3: 1}
     far.check_left_clean()
 
@@ -121,7 +121,7 @@ def test_for_longer_than_anyone_waits(far: Bench, network: Network) -> None:
 @together.each("before it is noticed", "while it is away")
 def test_ctrl_c_while_the_device_is_away(far: Bench, network: Network, moment: str) -> None:
     model = far.model()
-    campaign = far.start(model, arms=SLOW, n_predict=8, lease_s=4.0)
+    campaign = far.start(model, arms=SLOW, n_predict=20, lease_s=10.0)
     far.until("cell_started", 1)
     time.sleep(0.5)
     network.cut()
@@ -129,14 +129,14 @@ def test_ctrl_c_while_the_device_is_away(far: Bench, network: Network, moment: s
         wait_for(lambda: "connection lost" in campaign.said)
         time.sleep(1.5)
     campaign.interrupt()
-    took = campaign.ends(130, 40.0)
+    took = campaign.ends(130)
     print(f"ended {took:.1f} s after Ctrl-C {moment}: {campaign.error()}")
-    assert took < 15.0
+    assert took < 60.0  # it would try again for five minutes
     assert far.journal()[-1].data["reason"] == "SIGINT"
-    far.until_clean(4.0 + 10.0)
+    far.until_clean(10.0 + ENDING_S)
     network.mend()
-    far.start(model, arms=SLOW, n_predict=8, lease_s=20.0).ends(0)
-    far.check_whole(n_predict=8)
+    far.start(model, arms=SLOW, n_predict=20, lease_s=60.0).ends(0)
+    far.check_whole(n_predict=20)
     far.check_left_clean()
 
 
@@ -144,16 +144,16 @@ def test_ctrl_c_while_the_device_is_away(far: Bench, network: Network, moment: s
 def test_ctrl_c_in_a_transfer(far: Bench, network: Network) -> None:
     size = 40 << 20
     model = far.model(size)
-    network.slow("80mbit")
-    campaign = far.start(model)
+    network.slow("20mbit")
+    campaign = far.start(model, lease_s=300.0)
     there = wait_for(lambda: list(far.device.rglob(f"{model.name}.part")))[0]
     wait_for(lambda: there.stat().st_size > size // 4)
     campaign.interrupt()
-    took = campaign.ends(130, 30.0)
-    assert took < 8.0
+    took = campaign.ends(130)
+    assert list(far.device.rglob(model.name)) == []  # not all of it was sent first
     print(f"ended {took:.1f} s after Ctrl-C in a transfer")
     far.until_clean(ENDING_S)  # the lease would go on for longer
-    assert far.is_free()
+    wait_for(far.is_free)
     kept = there.stat().st_size
     network.slow(None)
     again = far.start(model)

@@ -91,7 +91,7 @@ def test_every_way_a_cell_can_end_is_told_as_here(bench: Bench) -> None:
         arms.append(
             dataclasses.replace(hungry, cgroup_limit_bytes=64 * MIB, cgroup_mode="required")
         )
-    arms = [dataclasses.replace(arm, time_limit_s=2.0) for arm in arms]
+    arms = [dataclasses.replace(arm, time_limit_s=10.0) for arm in arms]
     here = LocalTarget("here", str(bench.root / "local.lock"))
     there = open_target(
         bench.sshd.config(dir=str(bench.device), device_lock=str(bench.lock)),
@@ -177,23 +177,25 @@ def test_a_disk_without_room_is_told_before_anything_is_sent(small: Bench) -> No
     assert "needs 70 MiB" in error
     assert "target.dir=DIR" in error
     assert not list(small.device.rglob("*.part"))
-    assert small.is_free()
+    wait_for(small.is_free)
 
 
 @together
 @on_a_small_disk
 def test_a_disk_that_fills_up_in_a_transfer(small: Bench) -> None:
     model = small.model(45 * MIB)
-    campaign = small.start(model)
-    part = wait_for(lambda: list(small.device.rglob(f"{model.name}.part")))[0]
+    campaign = small.start(model, pause_at=5 * MIB)
+    campaign.until_paused()
+    (part,) = small.device.rglob(f"{model.name}.part")
     filler = fill(small, 1 * MIB)
+    campaign.go_on()
     campaign.ends(1)
     error = campaign.error()
     print(error)
     assert "o space left on device" in error
     assert "make room there" in error
     assert not part.exists()  # the device is not left full
-    assert small.is_free()
+    wait_for(small.is_free)
     filler.unlink()
     small.start(model).ends(0)
     small.check_whole()
@@ -227,8 +229,9 @@ def test_a_disk_that_fills_up_in_a_cell(small: Bench, left: int) -> None:
 
 @together
 def test_the_second_campaign_refuses_or_waits(bench: Bench) -> None:
-    model = bench.model()
-    first = bench.start(model, "first", arms=SLOW, n_predict=20, lease_s=4.0)
+    model, go = bench.model(), bench.root / "go"
+    held = SLOW | {"half": {"until": str(go)}}
+    first = bench.start(model, "first", arms=held, n_predict=20, lease_s=12.0)
     bench.until("cell_started", 1, "first")
 
     second = bench.start(model, "second")
@@ -243,7 +246,7 @@ def test_the_second_campaign_refuses_or_waits(bench: Bench) -> None:
     with pytest.raises(DeviceBusy, match=f"process {first.process.pid}"):
         here.claim(owner_of(bench.campaign("local")))
 
-    waiting = bench.start(model, "second", wait_for_device_s=60.0)
+    waiting = bench.start(model, "second", wait_for_device_s=600.0)
     wait_for(lambda: "waiting for it" in waiting.said)
     time.sleep(1.0)
     first.kill()
@@ -253,7 +256,8 @@ def test_the_second_campaign_refuses_or_waits(bench: Bench) -> None:
     bench.check_whole("second")
     assert f"{bench.sshd.address}: is free after" in waiting.said
 
-    bench.start(model, "first", arms=SLOW, n_predict=20, lease_s=20.0).ends(0)
+    go.touch()
+    bench.start(model, "first", arms=held, n_predict=20, lease_s=20.0).ends(0)
     bench.check_whole("first", n_predict=20)
     bench.check_left_clean()
 
@@ -280,9 +284,9 @@ def test_ctrl_c_in_a_cell(bench: Bench) -> None:
     bench.until("cell_started", 1)
     wait_for(lambda: any("fake_engine" in line for line in bench.processes()))
     campaign.interrupt()
-    took = campaign.ends(130, 30.0)
+    took = campaign.ends(130)
     print(f"ended {took:.1f} s after Ctrl-C")
-    assert took < ENDING_S
+    assert [e["index"] for e in bench.events("cell_finished")] == [0]  # not at the cell's own end
     bench.check_left_clean()
     bench.start(model, arms=SLOW, n_predict=20).ends(0)
     bench.check_whole(n_predict=20)
@@ -291,10 +295,10 @@ def test_ctrl_c_in_a_cell(bench: Bench) -> None:
 
 @together
 def test_ctrl_c_twice(bench: Bench) -> None:
-    campaign = bench.start(bench.model(), arms=SLOW, n_predict=20, lease_s=4.0)
+    campaign = bench.start(bench.model(), arms=SLOW, n_predict=20, lease_s=10.0)
     bench.until("cell_started", 1)
     campaign.interrupt()
     time.sleep(0.05)
     campaign.interrupt()
-    campaign.ends(130, 30.0)
-    bench.until_clean(4.0 + ENDING_S)
+    campaign.ends(130)
+    bench.until_clean(10.0 + ENDING_S)

