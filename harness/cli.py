@@ -312,7 +312,10 @@ def usage() -> str:
                 ("cell.n_predict=128", "tokens to generate in every cell"),
                 ("cells.NAME.engine.io_threads=4", "change one cell"),
                 ("cells.NAME=FILE", "add or replace a cell, from conf/cell/FILE.yaml"),
-                ("memory=cap memory.limit_mb=N", "limit anonymous memory, in MiB"),
+                (
+                    "memory.limit_mb=N",
+                    "limit anonymous memory, in MiB (memory=half: by model size)",
+                ),
                 ("model=path model.path=FILE", "another GGUF"),
                 ("engine.binary=FILE", "another build of the engine"),
                 ("runs_dir=DIR", "where campaigns are written"),

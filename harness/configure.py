@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import UsageError
+from harness.memory_config import KEYS_ONCE, OPTIONS_ONCE
 from harness.schema import known_keys
 from harness.typed import nearest
 from harness.validation import check_config, merge_cells
@@ -225,6 +226,8 @@ def _checked(override: Override, conf: Path) -> str:
         names = options(conf, key)
         for name in value if isinstance(value, list) else [value]:
             if name is not None and name not in names:
+                if key == "memory" and str(name) in OPTIONS_ONCE:
+                    raise UsageError(f"{line}: is no more; {OPTIONS_ONCE[str(name)]}")
                 raise UsageError(f"{key}={name}: no such {key}{nearest(str(name), names)}")
         # the experiment is the one group without a default: `experiment=X` means `+experiment=X`
         return "+" + line.lstrip("+") if key == "experiment" else line
@@ -244,6 +247,8 @@ def _check_key(key: str, conf: Path) -> None:
         known += _option_keys(conf, group)
     if key in known:
         return
+    if key in KEYS_ONCE:
+        raise UsageError(f"{key}: is {KEYS_ONCE[key]} now, as the ladder is the design's")
     leaf_of = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     hint = nearest(key, {*known, *groups(conf), "cells"}, "keys")
     if leaf_of and "did you mean" not in hint:

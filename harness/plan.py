@@ -14,6 +14,7 @@ from typing import Protocol
 
 from harness.errors import UsageError
 from harness.looks import look_schedule
+from harness.memory_config import MAX_LEVEL_MB, MemoryConfig
 from harness.planned import (
     Arm,
     Coins,
@@ -25,7 +26,7 @@ from harness.planned import (
     PlannedCell,
     Role,
 )
-from harness.schema import BLOCK_DESIGNS, MAX_LEVEL_MB, SENTINEL, CellConfig, Config, candidates_of
+from harness.schema import BLOCK_DESIGNS, SENTINEL, CellConfig, Config, candidates_of
 from harness.words import counted
 
 MIB = 2**20
@@ -191,6 +192,11 @@ def cache_mib(fraction: float, model: ModelNumbers) -> int:
     return -(-needed // MIB)
 
 
+def share_mib(share: float, model: ModelNumbers) -> int:
+    """Whole MiB, at least one, that are `share` of the model's file."""
+    return max(1, round(share * model.file_bytes / MIB))
+
+
 def _cells_at_levels(
     names: Sequence[str], config: Config, model: ModelNumbers | None
 ) -> list[tuple[str, MemoryLevel | None]]:
@@ -205,26 +211,26 @@ def _cells_at_levels(
 
 def _ladder(config: Config, model: ModelNumbers | None) -> list[tuple[int | None, float | None]]:
     """Every level in MiB, and as the share of the model's file that it was given as."""
-    memory = config.memory
-    if memory.levels_mb is not None:
-        return [(level, None) for level in memory.levels_mb]
-    shares = memory.levels or ()
+    design = config.design
+    if design.levels_mb is not None:
+        return [(level, None) for level in design.levels_mb]
+    shares = design.levels or ()
     if model is None:
         return [(None, share) for share in shares]
     rungs: list[tuple[int | None, float | None]] = [
-        (max(1, round(share * model.file_bytes / MIB)), share) for share in shares
+        (share_mib(share, model), share) for share in shares
     ]
     for i, (limit_mb, share) in enumerate(rungs):
         if limit_mb is not None and limit_mb > MAX_LEVEL_MB:
             raise UsageError(
-                f"memory.levels: {share:g} of this model is {limit_mb} MiB; "
+                f"design.levels: {share:g} of this model is {limit_mb} MiB; "
                 f"the engine takes at most {MAX_LEVEL_MB}"
             )
         for other_mb, other in rungs[:i]:
             if limit_mb == other_mb:
                 raise UsageError(
-                    f"memory.levels: {other:g} and {share:g} of this model are both {limit_mb} "
-                    "MiB; leave one out, or use memory.levels_mb"
+                    f"design.levels: {other:g} and {share:g} of this model are both {limit_mb} "
+                    "MiB; leave one out, or use design.levels_mb"
                 )
     return rungs
 
@@ -272,22 +278,32 @@ def _arm(
             time_limit_s=cell.time_limit_s,
             level=level,
         ),
-        config,
+        config.memory,
         cell,
+        model,
     )
 
 
-def _limited(arm: Arm, config: Config, cell: CellConfig) -> Arm:
+def _limited(arm: Arm, memory: MemoryConfig, cell: CellConfig, model: ModelNumbers | None) -> Arm:
     """The arm with the limits that hold for its cell, as far as they are known."""
-    memory = config.memory
-    limit_mb = arm.level.limit_mb if arm.level is not None else memory.limit_mb
-    if not cell.capped or limit_mb is None:
+    if not cell.capped:
+        return arm
+    if arm.level is not None:
+        limit_mb = arm.level.limit_mb
+    elif memory.limit_share is not None:
+        arm = dataclasses.replace(arm, limit_share=memory.limit_share)
+        beside = memory.limit_beside_mb
+        limit_mb = None if model is None else share_mib(memory.limit_share, model) + beside
+    else:
+        limit_mb = memory.limit_mb
+    if limit_mb is None:
         return arm
     arm = dataclasses.replace(arm, data_limit_bytes=limit_mb * MIB)
-    if memory.cgroup == "off":
+    mode = memory.cgroup or ("off" if arm.level is None else "wanted")
+    if mode == "off":
         return arm
     allowed = (limit_mb + memory.cgroup_headroom_mb) * MIB
-    return dataclasses.replace(arm, cgroup_limit_bytes=allowed, cgroup_mode=memory.cgroup)
+    return dataclasses.replace(arm, cgroup_limit_bytes=allowed, cgroup_mode=mode)
 
 
 def _check_against(model: ModelNumbers, key: str, cell: CellConfig) -> None:

@@ -96,6 +96,7 @@ class Arm:
     cgroup_limit_bytes: int | None = None  # of all its memory, page cache included
     cgroup_mode: CgroupMode = "wanted"  # required: the cell is not run where it cannot be had
     level: MemoryLevel | None = None  # the limits are those of a ladder
+    limit_share: float | None = None  # of the model's file, where data_limit_bytes was given so
     time_limit_s: float = 3600.0
     binary: GivenBinary | None = None  # None: the campaign's engine
 

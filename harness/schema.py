@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from harness.build_config import USUAL_BUILD, BuildConfig
 from harness.engine_flags import EngineFlags
+from harness.memory_config import MemoryConfig
 from harness.nightly_config import NO_NIGHT, NightlyConfig
 from harness.session_config import NO_GATES, USUAL_SESSION, GateConfig, SessionConfig
 from harness.tracking_config import TrackingConfig
@@ -20,9 +21,6 @@ from harness.typed import ranged
 
 # planned by the design itself (sentinel_1 and so on within long sessions), so not for users' cells
 SENTINEL = "sentinel"
-MAX_LIMIT_MB = 2**30
-# the most that --ram-budget-mb takes, which levels become
-MAX_LEVEL_MB = 2**24
 # designs that compare candidates with a baseline, and of them those made of randomised blocks
 COMPARING = ("four_cell", "pairs", "abba")
 BLOCK_DESIGNS = ("pairs", "abba")
@@ -44,17 +42,6 @@ class CellConfig:
     time_limit_s: float = field(metadata=ranged(above=0, high=30 * 86400))
     engine: EngineFlags
     binary: str | None = None
-
-
-@dataclass(frozen=True)
-class MemoryConfig:
-    """One limit for all cells, or a ladder of them: shares of the model's file, or MiB."""
-
-    limit_mb: int | None = field(metadata=ranged(1, MAX_LIMIT_MB))
-    levels: tuple[float, ...] | None
-    levels_mb: tuple[int, ...] | None
-    cgroup: Literal["off", "wanted", "required"]
-    cgroup_headroom_mb: int = field(metadata=ranged(0, MAX_LIMIT_MB))
 
 
 @dataclass(frozen=True)
@@ -84,6 +71,9 @@ class DesignConfig:
     pairs: int | None = field(default=None, metadata=ranged(1, 10_000))
     seed: int | None = field(default=None, metadata=ranged(0, 2**63 - 1))
     stop_when_decided: bool | None = None
+    # of levels: shares of the model's file, or MiB
+    levels: tuple[float, ...] | None = None
+    levels_mb: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import Any
 from harness.build_config import check_build
 from harness.engine_flags import acts, conflict, excluding, off
 from harness.errors import UsageError
+from harness.memory_config import LADDER, check_memory, check_moved
 from harness.nightly_config import check_no_night
 from harness.schema import (
     BLOCK_DESIGNS,
     COMPARING,
-    MAX_LEVEL_MB,
     SENTINEL,
     CellConfig,
     Config,
@@ -29,14 +29,13 @@ from harness.schema import (
 from harness.session_config import check_session
 from harness.target_config import check_target
 from harness.tracking_config import check_tracking
-from harness.typed import MISSING, from_mapping, in_range, nearest, ranged, say
+from harness.typed import MISSING, from_mapping, nearest, say
 from harness.words import counted
 
 # a cell's name, and the experiment's, become directory and MLflow run names
 CELL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
 _SENTINELS = re.compile(rf"{SENTINEL}(_\d+)?")
-_LEVEL_RANGES = {"levels": ranged(above=0, high=100), "levels_mb": ranged(1, MAX_LEVEL_MB)}
 # of a chunk of two tokens none is scored
 MIN_SCORED_CTX = 3
 # so long must a cell's trace be to tell a step of the device in it
@@ -47,6 +46,7 @@ _OF_DECODING = ("prefetch", "predict_prefetch", "predict_log", "forced_routes")
 
 def check_config(data: Mapping[str, Any]) -> Config:
     """Check a composed configuration and return it typed; UsageError names the first fault."""
+    check_moved(data)
     config = from_mapping(Config, merge_cells(data))
     check_no_night(config.nightly)
     for key in ("name", "runs_dir"):
@@ -63,7 +63,12 @@ def check_config(data: Mapping[str, Any]) -> Config:
         if value == MISSING:
             raise UsageError(f"model.{key}: needs a value; add model.{key}=VALUE")
     _check_engine(config)
-    _check_memory(config)
+    check_memory(
+        config.memory,
+        config.design.kind,
+        {name: getattr(config.design, name) for name in LADDER},
+        {name: cell.capped for name, cell in config.cells.items()},
+    )
     _check_cells(config)
     _check_design(config)
     check_session(config.session, config.schedule.gate)
@@ -211,43 +216,6 @@ def _check_flags(key: str, cell: CellConfig, levels: bool) -> None:
     found = conflict(settings)
     if found is not None:
         raise UsageError(f"{key}.engine.{found.name}: {found.words}")
-
-
-def _check_memory(config: Config) -> None:
-    memory, levels = config.memory, config.design.kind == "levels"
-    given = [n for n in ("limit_mb", "levels", "levels_mb") if getattr(memory, n) is not None]
-    if len(given) > 1:
-        raise UsageError(f"memory.{given[1]}: excludes memory.{given[0]}; set one of them to null")
-    if levels and given not in (["levels"], ["levels_mb"]):
-        raise UsageError(
-            "design.kind: levels needs a ladder of limits; use memory=levels, or set memory.levels "
-            "(shares of the model's file) or memory.levels_mb"
-        )
-    if not levels and given and given != ["limit_mb"]:
-        raise UsageError(f"memory.{given[0]}: only design=levels runs cells at several levels")
-    for name in given:
-        if name != "limit_mb":
-            _check_ladder(f"memory.{name}", getattr(memory, name), _LEVEL_RANGES[name])
-    if memory.cgroup != "off" and not given:
-        raise UsageError(
-            f"memory.cgroup: {memory.cgroup} has no limit to enforce; set memory.limit_mb, or off"
-        )
-    for name, cell in config.cells.items():
-        if not cell.capped and not given:
-            raise UsageError(f"cells.{name}.capped: false where `memory` limits nothing; use true")
-    if levels and not any(cell.capped for cell in config.cells.values()):
-        raise UsageError("cells: none is capped, so none would run at the levels of `memory`")
-
-
-def _check_ladder(key: str, levels: tuple[float, ...], limits: Mapping[str, float | None]) -> None:
-    if not levels:
-        raise UsageError(f"{key}: empty; give at least one level")
-    # as they become parts of cells' names
-    names = [str(level) if isinstance(level, int) else f"{level:g}" for level in levels]
-    for i, (level, name) in enumerate(zip(levels, names, strict=True)):
-        in_range(level, limits, key)
-        if name in names[:i]:
-            raise UsageError(f"{key}: {name} stands there twice")
 
 
 def _check_design(config: Config) -> None:

@@ -23,6 +23,7 @@ from harness.campaign.tracker import Tracker, both
 from harness.configure import check, compose, load_yaml, overridden, resolved, to_yaml
 from harness.errors import DeviceError, Interrupted, UsageError
 from harness.judgement import CREATED, config_sha256, stored_plan
+from harness.memory_config import as_said_now
 from harness.plan import make_plan
 from harness.tracking_store import without_password
 from harness.tracking_text import without_credentials
@@ -119,7 +120,7 @@ def _resume(
 ) -> Campaign | None:
     """A campaign as it was stored. Raises UsageError when the command line asks for another one."""
     directory = rundir.find_campaign(str(data["resume"]), Path(str(data["runs_dir"])))
-    stored = load_yaml(directory / rundir.CONFIG)
+    stored = as_said_now(load_yaml(directory / rundir.CONFIG))
     if isinstance(stored, Mapping) and "import" in stored:
         raise UsageError(f"resume={data['resume']}: was imported; there is nothing to run in it")
     config = check_config(stored)

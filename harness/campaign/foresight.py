@@ -92,6 +92,8 @@ def show(foreseen: Foreseen, view: Terminal) -> None:
     fractions = {name: cell.engine.cache_fraction for name, cell in config.cells.items()}
     asked = [f"{name} {f:g} of the experts" for name, f in fractions.items() if f is not None]
     unknown = f"; the cache in MiB is not known until then: {', '.join(asked)}" if asked else ""
-    if config.memory.levels is not None:
+    if config.design.levels is not None:
         unknown += "; the levels, shares of its file, are not known in MiB until then"
+    if config.memory.limit_share is not None:
+        unknown += "; the limit, a share of its file, is not known in MiB until then"
     view.say(f"model {foreseen.model_name}: not made yet, a run makes it first{unknown}")

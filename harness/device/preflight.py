@@ -59,9 +59,12 @@ def check_arm(
         return needed
     if arm.data_limit_bytes is not None and needed > arm.data_limit_bytes:
         mib = -(-needed // 2**20)
+        given, enough = "limit_mb", f"memory.limit_mb={mib}"
+        if arm.limit_share is not None:
+            given, enough = "limit_share", f"memory=uncapped memory.limit_mb={mib}"
         raise UsageError(
-            f"cells.{arm.name}: needs {needed} bytes of anonymous memory, memory.limit_mb allows "
-            f"{arm.data_limit_bytes}; use memory.limit_mb={mib} or more, or a smaller cache"
+            f"cells.{arm.name}: needs {needed} bytes of anonymous memory, memory.{given} allows "
+            f"{arm.data_limit_bytes}; use {enough} or more, or a smaller cache"
         )
     return needed
 

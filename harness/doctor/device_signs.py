@@ -273,20 +273,20 @@ def _limits(check_up: CheckUp, config: Config, quick: bool) -> Iterable[Sign]:
     if limits is None:
         yield Sign("note", about, _NOT_TRIED, "not known", _TRY)
         return
-    wanted = config.memory.limit_mb is not None
+    wanted = config.memory.limits
     if limits.data_enforced:
         yield Sign(
             "ok",
             about,
             f"RLIMIT_DATA holds: {limits.data_reason}",
-            "memory=cap and memory=levels can be enforced",
+            "memory.limit_mb, memory=half and design=levels can be enforced",
         )
     else:
         yield Sign(
             "failure" if wanted else "warning",
             about,
             f"RLIMIT_DATA does not hold: {limits.data_reason or 'no reason given'}",
-            "memory=cap and memory=levels refuse to run here",
+            "memory.limit_mb, memory=half and design=levels refuse to run here",
             "use a Linux kernel of 4.7 or later, without a user-space kernel such as gVisor",
         )
     version = "" if limits.cgroup_version is None else f" (version {limits.cgroup_version})"

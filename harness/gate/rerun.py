@@ -25,6 +25,7 @@ from harness.gate.own import METRIC
 from harness.gate.result import GateResult
 from harness.journal import read_journal
 from harness.judgement import CREATED
+from harness.memory_config import as_said_now
 from harness.typed import nearest
 
 RunCampaign = Callable[[Sequence[str]], int]
@@ -95,7 +96,7 @@ def _find(request: Request) -> Path:
 
 
 def _wanted(night: Night, baseline: Path, request: Request, overrides: Sequence[str]) -> Wanted:
-    stored = load_yaml(baseline / rundir.CONFIG)
+    stored = as_said_now(load_yaml(baseline / rundir.CONFIG))
     words = _words(baseline)
     if words is None or not isinstance(stored, Mapping) or "import" in stored:
         raise UsageError(

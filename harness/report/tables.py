@@ -107,7 +107,7 @@ def settings_of(arm: Arm) -> dict[str, str]:
     cache = "unknown" if engine.cache_mb is None else str(engine.cache_mb)
     if engine.ram_budget_mb is not None or arm.level is not None:
         cache = "the rest"
-    unlimited = "-" if arm.level is None else "unknown"
+    unlimited = "-" if arm.level is None and arm.limit_share is None else "unknown"
     return {
         "cache MiB": cache if engine.moe_stream else "mmap",
         "io threads": _text(engine.io_threads),

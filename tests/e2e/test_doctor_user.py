@@ -193,7 +193,7 @@ def test_without_noise_all_else_is_looked_at_and_nothing_left(tmp_path: Path) ->
 
 
 def test_a_limit_that_cannot_be_kept_is_a_failure_and_nothing_is_measured(tmp_path: Path) -> None:
-    found = diagnosis(*SHORT, f"runs_dir={tmp_path}", "memory=cap", "memory.limit_mb=10", code=1)
+    found = diagnosis(*SHORT, f"runs_dir={tmp_path}", "memory.limit_mb=10", code=1)
     assert found["exit_code"] == 1
     first = found["findings"][0]
     assert (first["level"], first["about"]) == ("failure", "engine")

@@ -28,7 +28,7 @@ PAIRS = {"sequential_pairs", "aa"}
 OF_THEIR_OWN = {"predictor_accuracy", "nightly", *LADDERS, *PAIRS, *ELSEWHERE}
 MIB = 2**20
 # 29 MiB of experts, twice inflated: a cache of some 30 % of them, and of two thirds
-CAPS = ("model.factor=2", "memory.levels=null", "memory.levels_mb=[72,92]")
+CAPS = ("model.factor=2", "design.levels=null", "design.levels_mb=[72,92]")
 
 
 def harness(*args: str) -> subprocess.CompletedProcess[str]:
@@ -203,7 +203,7 @@ def test_predictors_are_scored_shown_and_logged(tmp_path: Path) -> None:
 def test_a_ladder_of_memory_levels_passes_refuses_and_repeats_its_output(tmp_path: Path) -> None:
     """Of a small model with experts of two sizes: the run needs 38 MiB beside 20 MiB of experts."""
     small = ("model.geometry=small", "model.weights=Q4_K+BF16@3", "cell.n_ctx=512")
-    levels = ("memory.levels=null", "memory.levels_mb=[24,44,52,72]")
+    levels = ("design.levels=null", "design.levels_mb=[24,44,52,72]")
     text, found, records = campaign(tmp_path / "runs", "memory_levels", *small, *levels)
     assert [r["status"] for r in records] == ["refused", "ok", "ok", "ok"]
     refused, *passed = records

@@ -104,3 +104,30 @@ def test_a_sweep_that_is_interrupted_keeps_what_ran_and_is_taken_up(tmp_path: Pa
         assert (told["id"], told["index"], told["count"]) == (said["id"], i, 2)
         assert told["overrides"] == [f"cell.engine.io_threads={i + 1}"]
     assert out.count("2 of 2 campaigns ran") == 1
+
+
+def test_every_limit_with_every_number_of_lanes_is_a_campaign(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    short = ("cell.n_predict=16", "schedule.spacing_s=0", "schedule.probe_s=0", "tracking=off")
+    words = ("+experiment=matched_pair", "memory=glob(*)", "cell.engine.io_threads=1,2,4")
+    process = start("-m", *words, *short, f"runs_dir={runs}")
+    try:
+        out, err = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 0, (out, err)
+    found = []
+    for part in state(runs)["parts"]:
+        cells = records(runs / part["campaign"])
+        assert [c["status"] for c in cells] == ["ok"] * 4
+        for c in cells:
+            lanes = c["argv"][c["argv"].index("--io-threads") + 1]
+            limit, peak = c["data_limit_bytes"], c["metrics"]["anon_peak_bytes"]
+            assert limit is None or 0 < peak < limit
+            found.append((part["varied"][0], lanes, limit is not None))
+    assert found == [
+        (f"memory={memory}", lanes, memory == "half")
+        for memory in ("half", "uncapped")
+        for lanes in ("1", "2", "4")
+        for _ in range(4)
+    ]

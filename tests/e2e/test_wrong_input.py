@@ -113,9 +113,7 @@ def test_models_that_cannot_be_used(
 
 def test_a_cap_below_what_the_engine_needs_names_both_numbers(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    done = harness(
-        "+experiment=matched_pair", "memory=cap", "memory.limit_mb=24", f"runs_dir={runs}"
-    )
+    done = harness("+experiment=matched_pair", "memory.limit_mb=24", f"runs_dir={runs}")
     check_refused(done, runs, r"\d{7,}.*25165824|25165824.*\d{7,}")
 
 

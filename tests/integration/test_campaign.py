@@ -139,9 +139,8 @@ def test_the_work_that_mechanisms_did_is_in_the_records(finished: Finished) -> N
 def test_a_level_at_which_the_engine_refuses_is_a_result(command: Command, tmp_path: Path) -> None:
     ladder = (
         "design=levels",
-        "memory=levels",
-        "memory.levels=null",
-        "memory.levels_mb=[40,90,200]",
+        "design.levels=null",
+        "design.levels_mb=[40,90,200]",
     )
     cells = ("cells={ref:plain,lru:{},lfu:{engine:{evict:lfu}}}", "cells.ref.capped=false")
     words = [w for w in command(needed_bytes=60 << 20) if w != "+experiment=matched_pair"]
@@ -169,7 +168,7 @@ def test_a_level_at_which_the_engine_refuses_is_a_result(command: Command, tmp_p
 def capped(command: Command, cells: str, **behaviour: Any) -> list[str]:
     """The command line of cells at two levels, of which the engine refuses the first."""
     words = [w for w in command(needed_bytes=60 << 20, **behaviour) if "matched_pair" not in w]
-    ladder = ("design=levels", "memory=levels", "memory.levels=null", "memory.levels_mb=[40,90]")
+    ladder = ("design=levels", "design.levels=null", "design.levels_mb=[40,90]")
     return [
         *words,
         "+experiment=cache_sizes",
@@ -230,7 +229,7 @@ def test_a_level_at_which_the_engine_was_killed_is_no_result(
     command: Command, tmp_path: Path
 ) -> None:
     words = [w for w in command(signal=signal.SIGKILL) if w != "+experiment=matched_pair"]
-    words += ["+experiment=memory_levels", "memory.levels=null", "memory.levels_mb=[90]"]
+    words += ["+experiment=memory_levels", "design.levels=null", "design.levels_mb=[90]"]
     done = run([*words, 'memory.cgroup="off"'], code=1)
     (campaign,) = campaigns(tmp_path)
     (row,) = json.loads((campaign / "verdict.json").read_text())["levels"]
@@ -289,7 +288,7 @@ def test_plan_only_prints_the_plan_and_makes_nothing(command: Command, tmp_path:
 def test_a_limit_below_the_needs_is_refused_with_both_numbers(
     command: Command, tmp_path: Path
 ) -> None:
-    done = run(command("memory=cap", "memory.limit_mb=24", needed_bytes=99_000_000), code=2)
+    done = run(command("memory.limit_mb=24", needed_bytes=99_000_000), code=2)
     line = error_line(done)
     assert "99000000" in line
     assert "25165824" in line
@@ -435,8 +434,8 @@ def test_a_resume_with_another_configuration_is_refused_with_the_difference(
     _, campaign, command = finished
     line = error_line(run(resume(campaign, "cell.n_predict=9"), code=2))
     assert "cell.n_predict: 8 -> 9" in line
-    line = error_line(run(resume(campaign, "memory=cap"), code=2))
-    assert "memory=cap" in line
+    line = error_line(run(resume(campaign, "memory=half"), code=2))
+    assert "memory=half" in line
     whole = command("schedule.spacing_s=7", f"resume={campaign.name}")
     line = error_line(run(whole, code=2))
     assert "schedule.spacing_s: 0.2 -> 7" in line

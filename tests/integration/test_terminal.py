@@ -47,7 +47,7 @@ def command(launcher: Path, model: Path, tmp_path: Path) -> Command:
             *(f"engine.binary={FAKE_ENGINE}", f"engine.launcher={launcher}"),
             *("schedule.spacing_s=1", "schedule.probe_s=0", "cell.n_predict=60", "tracking=off"),
             *(f'cell.prompt="{prompt}"', f"engine.cache_dir={tmp_path / 'cache'}"),
-            *("memory=cap", "memory.limit_mb=200", "~cells.spec2"),
+            *("memory.limit_mb=200", "~cells.spec2"),
             *overrides,
         ]
 

@@ -94,8 +94,8 @@ def test_every_level_of_a_cell_runs_its_binary(new: Path) -> None:
     config = check(
         compose(
             [
-                *("+experiment=memory_levels", "cell.text=null", "memory.levels=null"),
-                *("memory.levels_mb=[200,400]", "cells={lru:{},own:{}}"),
+                *("+experiment=memory_levels", "cell.text=null", "design.levels=null"),
+                *("design.levels_mb=[200,400]", "cells={lru:{},own:{}}"),
                 f"cells.own.binary={new}",
             ]
         )

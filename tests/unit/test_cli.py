@@ -124,7 +124,7 @@ def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
         (["-m", "resume=nothing"], ["-m: resume=", "leave -m out"]),
         (["-m", SIZES, "hydra.sweep.dir=x,y"], ["hydra.sweep.dir", "leave it out"]),
         (["-m", "--info"], ["-m", "plan_only=true"]),
-        (["-m", SIZES, "memory=uncapped,caped"], ["2 of 2 (memory=caped)", "'cap'"]),
+        (["-m", SIZES, "memory=uncapped,halff"], ["2 of 2 (memory=halff)", "'half'"]),
         (["-m", "+experiment=cache_size,aa"], ["1 of 2", "'cache_sizes'"]),
         ([SIZES, "schedule.spacing_s=1,2"], ["schedule.spacing_s=1,2", "-m"]),
         (["+experiment=nightly", "nightly.entries=[{experiment: aaa}]"], ["entries[0]", "'aa'"]),

@@ -99,7 +99,7 @@ def test_the_experiment_may_be_given_without_a_plus() -> None:
 
 
 def test_groups_are_chosen() -> None:
-    config = composed("memory=cap", "memory.limit_mb=64", "tracking=off", "model=inflated")
+    config = composed("memory.limit_mb=64", "tracking=off", "model=inflated")
     assert config.memory.limit_mb == 64
     assert not config.tracking.enabled
     assert config.model["kind"] == "inflated"
@@ -146,7 +146,7 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("schedule.gat=3", ["schedule.gat:", "unknown"]),
         ("++nonsense=1", ["nonsense:", "unknown"]),
         ("model=referenc", ["no such model", "'reference'"]),
-        ("memory=foo", ["no such memory", "cap, levels, uncapped"]),
+        ("memory=foo", ["no such memory", "half, uncapped"]),
         ("model=path model.pth=/x", ["model.pth:", "'model.path'"]),
         ("model.path=/x", ["model.path:", "no such key", "model=NAME"]),
         ("+model.path=/x", ["model.path:", "no such key"]),
@@ -200,7 +200,13 @@ def test_what_is_stored_is_read_back_as_the_same() -> None:
         ("schedule.spacing_s=-1", ["schedule.spacing_s: -1", "0 or more"]),
         ("schedule.spacing_s=nan", ["schedule.spacing_s: nan"]),
         ("schedule.spacing_s=inf", ["schedule.spacing_s: inf"]),
-        ("memory=cap", ["memory.limit_mb:", "needs a value"]),
+        ("memory=cap", ["memory=cap: is no more", "memory.limit_mb=N", "memory=half"]),
+        ("memory=levels", ["memory=levels: is no more", "design=levels"]),
+        ("memory.levels=[0.5]", ["memory.levels: is design.levels now"]),
+        ("memory.levels_mb=[64]", ["memory.levels_mb: is design.levels_mb now"]),
+        ("memory={levels:[0.5]}", ["memory.levels: is design.levels now"]),
+        ("memory.limit_share=0", ["memory.limit_share: 0 is out of range"]),
+        ("memory.limit_share=150", ["memory.limit_share: 150 is out of range", "at most 100"]),
         ("memory.limit_mb=1.5", ["memory.limit_mb:", "1.5", "whole number"]),
         ("design.baseline=base", ["design.baseline", "'base'", "'baseline'"]),
         ("design.candidates=[cache_half]", ["cells.cache_off", "no place in the design"]),
@@ -269,8 +275,8 @@ def test_a_changed_override_is_a_difference_with_both_values() -> None:
 
 
 def test_a_group_cannot_be_compared_with_what_is_stored() -> None:
-    with pytest.raises(UsageError, match="memory=cap"):
-        overridden(stored(), ["memory=cap"])
+    with pytest.raises(UsageError, match="memory=half"):
+        overridden(stored(), ["memory=half"])
 
 
 # --- the schema by itself ------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def test_limits_that_cannot_be_had_fail_only_where_they_are_asked_for() -> None:
     without = looked(limits=Limits(False, "it was allowed", False, "no controller", 1))
     usual = signs_of(without)
     assert (usual["memory limits"][0].level, usual["cgroup"][0].level) == ("warning", "note")
-    asked = signs_of(without, "memory=cap", "memory.limit_mb=100", "memory.cgroup=required")
+    asked = signs_of(without, "memory.limit_mb=100", "memory.cgroup=required")
     assert (asked["memory limits"][0].level, asked["cgroup"][0].level) == ("failure", "failure")
     assert "no controller" in asked["cgroup"][0].seen
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cell_parts import Numbers
 
 from harness import configure, schema
 from harness.configure import check, compose
@@ -219,7 +220,8 @@ def test_the_ladder_has_the_published_models_geometry_and_compares_greedy_output
     (cell,) = config.cells.values()
     assert (cell.text, cell.engine.prefetch, cell.engine.dense_weights) == (None, None, "anon")
     assert (cell.engine.evict, cell.engine.stats) == ("lru", True)
-    assert config.memory.cgroup == "wanted"
+    plan = make_plan(config, Numbers(file_bytes=2**30), 2, {})
+    assert {arm.cgroup_mode for arm in plan.arms.values()} == {"wanted"}
 
 
 def test_a_ladder_whose_model_is_not_made_yet_says_that_its_levels_are_not_known(

@@ -53,6 +53,7 @@ FLOORS: list[set[str]] = [
         "target_config",
         "tracking_config",
         "build_config",
+        "memory_config",
         "nightly_config",
     },
     {"jsonfile"},

@@ -167,7 +167,7 @@ def test_threads_are_as_asked() -> None:
 
 
 def test_the_limit_is_in_bytes_for_every_arm() -> None:
-    plan = planned("memory=cap", "memory.limit_mb=24")
+    plan = planned("memory.limit_mb=24")
     assert {a.data_limit_bytes for a in plan.arms.values()} == {25165824}
     assert {a.data_limit_bytes for a in planned().arms.values()} == {None}
 

@@ -40,10 +40,10 @@ def varied(*lines: str) -> list[tuple[str, ...]]:
 
 
 def test_values_are_combined_as_hydra_does_the_last_varies_fastest() -> None:
-    found = combinations([SIZES, "memory=uncapped,cap", "cell.engine.io_threads=1,2,4"])
+    found = combinations([SIZES, "memory=uncapped,half", "cell.engine.io_threads=1,2,4"])
     assert [c.varied for c in found] == [
         (f"memory={m}", f"cell.engine.io_threads={n}")
-        for m in ("uncapped", "cap")
+        for m in ("uncapped", "half")
         for n in (1, 2, 4)
     ]
     assert found[0].overrides == (SIZES, *found[0].varied)
@@ -58,8 +58,8 @@ def test_values_are_combined_as_hydra_does_the_last_varies_fastest() -> None:
         ("a='b,c',\"d\"", ["'b,c'", '"d"']),
         ("a=[1,2],[3]", ["[1,2]", "[3]"]),
         ("a={b:1},null", ["{b:1}", "null"]),
-        ("memory=glob(*)", ["cap", "levels", "uncapped"]),
-        ("memory=glob(*,exclude=[cap,levels])", ["uncapped"]),
+        ("memory=glob(*)", ["half", "uncapped"]),
+        ("memory=glob(*,exclude=[half])", ["uncapped"]),
         ("cells.half=glob([p*,s*])", ["plain", "spec2"]),
         ("+experiment=glob(*_sweep)", ["drop_sweep"]),
         ("++a=1,2", ["1", "2"]),
@@ -85,7 +85,7 @@ def test_what_is_not_varied_stays_as_it_was_written() -> None:
     [
         (["a=interval(0,1)"], ["'a=interval(0,1)'", "range(START,STOP,STEP)"]),
         (["a=range(5,1)"], ["'a=range(5,1)'", "no value at all"]),
-        (["memory=glob(x*)"], ["'memory=glob(x*)'", "cap, levels, uncapped"]),
+        (["memory=glob(x*)"], ["'memory=glob(x*)'", "half, uncapped"]),
         (["cell.n_ctx=glob(*)"], ["no value at all", "cell.n_ctx is no group"]),
         (["a=1,2", "++a=3"], ["a: given 2 times"]),
         (["runs_dir=a,b"], ["'runs_dir=a,b'", "one value"]),
@@ -363,7 +363,10 @@ def test_a_sweep_that_was_moved_goes_on_where_it_is(bench: Bench, tmp_path: Path
     [
         ([SIZES, "cell.engine.io_threads=1,99"], ["2 of 2 (cell.engine.io_threads=99)", "99 is"]),
         ([SIZES, "cells.cache_half=baseline,spec3"], ["2 of 2", "cells.cache_half", "'spec2'"]),
-        ([SIZES, "memory=glob(*)"], ["memory=cap", "memory.limit_mb", "1 more of 3", "exclude="]),
+        (
+            ["+experiment=eviction", "memory=glob(*)", "cell.engine.io_threads=1,2"],
+            ["memory=half", "excludes design=levels", "1 more of 4", "exclude="],
+        ),
         ([SIZES, "cel.n_ctx=1,2"], ["cel.n_ctx: unknown key", "'cell.n_ctx'"]),
         (["+experiment=cache_sizes,nightly"], ["experiment=nightly", "a sweep itself"]),
         (["+experiment=glob(cache*)", "schedule.spacing_s=-1"], ["spacing_s"]),
@@ -405,9 +408,9 @@ def test_plan_only_shows_every_plan_and_makes_nothing(
 def test_campaigns_that_come_to_the_same_are_said_to_be(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench.run(SIZES, "memory=cap,uncapped", "memory.limit_mb=200,300") == 0
+    assert bench.run(SIZES, "memory=half,uncapped", "memory.limit_share=0.3,0.4") == 0
     out = capsys.readouterr().out
-    assert "warning: campaigns 1 and 3 are the same (memory=uncapped memory.limit_mb=200)" in out
+    assert "warning: campaigns 1 and 3 are the same (memory=uncapped memory.limit_share=0.3)" in out
     assert "warning: campaigns 2 and 4 are the same" in out
     assert out.count("are the same") == 2
 
