@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cell_parts import FAKE_ENGINE
@@ -22,9 +23,6 @@ from tracking_parts import (
     wait_for,
     write_campaign,
 )
-
-from harness.journal import write_json
-from harness.rundir import SWEEP, Sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -58,42 +56,81 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_four_that_log_at_once_are_there_once_each(server: Server, tmp_path: Path) -> None:
-    """And their sweep, which each of them finds missing, is one run with four below it."""
-    sweep = "20261130T100000Z-io-0001"
-    directories = [
-        write_campaign(tmp_path / "runs", f"20261130T10000{i}Z-matched_pair-000{i}")
-        for i in range(4)
-    ]
-    for i, directory in enumerate(directories):
-        write_json(directory / SWEEP, Sweep(sweep, "io", i, 4, (f"cell.engine.io_threads={i}",)))
-    base = [sys.executable, "-m", "harness", "track", "--json", "--uri", server.uri]
+# one campaign of a sweep, as the sweep runs it; its others run elsewhere at the same time
+MEMBER = """
+import json, sys
+from harness.campaign.course import run
+from harness.campaign.parts import Member
+from harness.rundir import Sweep
+sys.exit(run(sys.argv[2:], Member(Sweep(*json.loads(sys.argv[1])))))
+"""
+CELLS = 4
+
+
+def test_four_that_are_measured_and_log_at_once_are_there_once_each(
+    server: Server, launcher: Path, model: Path, tmp_path: Path
+) -> None:
+    """Each on a device of its own, into an experiment and a sweep that none finds there.
+
+    What a busy machine kept from being logged in time is logged by `track`, by four at once, too.
+    """
+    sweep = "20261130T120000Z-at_once-0001"
+    words = ("name=at_once", f"tracking.uri={server.uri}")
+    four = [Campaign(tmp_path / str(i), launcher, model, FAKE_ENGINE, *words) for i in range(4)]
+    try:
+        for i, campaign in enumerate(four):
+            member = json.dumps([sweep, "at_once", i, len(four), [f"place={i}"]])
+            campaign.argv[1:3] = ["-c", MEMBER, member]
+            campaign.hold(CELLS - 1)
+            campaign.start()
+        for campaign in four:
+            campaign.await_record(CELLS - 2)
+        before = [parent_of(server.uri, campaign.directory.name) for campaign in four]
+        assert [run.info.status for run in before] == ["RUNNING"] * 4
+        wait_for(lambda: any(children_of(server.uri, run) for run in before))
+        for campaign in four:
+            campaign.release(CELLS - 1)
+        in_time = [f"logged to {server.uri}" in campaign.wait() for campaign in four]
+    finally:
+        for campaign in four:
+            campaign.end()
+    assert any(in_time), [campaign.output for campaign in four]
+    there = {
+        campaign.directory: assert_whole(server.uri, campaign.directory)
+        for campaign, logged in zip(four, in_time, strict=True)
+        if logged
+    }
+
+    rows = tracked_at_once(server.uri, [campaign.directory for campaign in four])
+    parents = [assert_whole(server.uri, campaign.directory) for campaign in four]
+    ids = [run.info.run_id for run in parents]
+    assert ids == [run.info.run_id for run in before] == [row["run_id"] for row in rows]
+    for campaign, run in zip(four, parents, strict=True):
+        assert run.data.tags == there.get(campaign.directory, run).data.tags
+
+    from mlflow.tracking import MlflowClient
+
+    runs = MlflowClient(server.uri).search_runs([parents[0].info.experiment_id])
+    assert len(runs) == 1 + 4 + 4 * CELLS, "nothing twice"
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    (above,) = {run.data.tags["mlflow.parentRunId"] for run in parents}
+    (tags,) = [run.data.tags for run in runs if run.info.run_id == above]
+    assert (tags["harness.kind"], tags["harness.sweep"]) == ("sweep", sweep)
+    assert tags["mlflow.note.content"].count("place=") == 4
+
+
+def tracked_at_once(uri: str, directories: Sequence[Path]) -> list[dict[str, Any]]:
+    """What `track` says of each, run for all of them at the same time."""
+    base = [sys.executable, "-m", "harness", "track", "--json", "--uri", uri]
     processes = [
         subprocess.Popen([*base, str(d)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for d in directories
     ]
     outcomes = [(*p.communicate(timeout=300), p.returncode) for p in processes]
-    assert [(err, code) for _, err, code in outcomes] == [("", 0)] * 4, outcomes
+    assert [(err, code) for _, err, code in outcomes] == [("", 0)] * len(directories), outcomes
     (rows,) = zip(*(json.loads(out) for out, _, _ in outcomes), strict=True)
-    assert all(row["logged"] and row["store"] == server.uri for row in rows)
-    parents = [assert_whole(server.uri, directory) for directory in directories]
-    assert [p.info.run_id for p in parents] == [row["run_id"] for row in rows]
-    (above,) = {p.data.tags["mlflow.parentRunId"] for p in parents}
-
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(server.uri)
-    tags = client.get_run(above).data.tags
-    assert (tags["harness.kind"], tags["harness.sweep"]) == ("sweep", sweep)
-    assert client.get_run(above).info.status == "FINISHED"
-    assert tags["mlflow.note.content"].count("cell.engine.io_threads=") == 4
-    runs = client.search_runs([p.info.experiment_id for p in parents][:1])
-    assert len(runs) == 1 + 4 + 4 * 3, "nothing twice"
-
-    again = subprocess.run([*base, *map(str, directories)], capture_output=True, check=False)
-    assert again.returncode == 0, again
-    assert len(client.search_runs([parents[0].info.experiment_id])) == len(runs)
-    assert [client.get_run(r.info.run_id).data.tags for r in runs] == [r.data.tags for r in runs]
+    assert all(row["logged"] and row["store"] == uri for row in rows)
+    return list(rows)
 
 
 def test_a_server_that_goes_away_in_mid_campaign_loses_nothing(
