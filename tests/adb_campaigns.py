@@ -40,7 +40,7 @@ SHORT = (
 )
 # A cell several times slower than usual, on whatever machine: more experts a token than the model
 # was made for. Some ten seconds, so that a lease can run out in it; its speed is no matter.
-LONG = "{n_predict: 700, engine: {expert_used: 16, cache_fraction: 0.6}}"
+LONG = "{n_predict: 1900, engine: {expert_used: 16, cache_fraction: 0.6}}"
 # what happens to these matters, not their speed: no sentinel, and next to no probes
 SURVEY = (
     "+experiment=matched_pair",
@@ -53,6 +53,8 @@ SURVEY = (
 )
 # of which the harness itself says that it has to wait for nothing else
 BOUND_S = 240.0
+# for what a phone ends by itself once its lease is over, and for what is told to end
+LEFT_S = 60.0
 
 
 def wait_for(what: str, is_so: Callable[[], Any], limit_s: float) -> None:
@@ -137,9 +139,19 @@ class Phone:
                     found.append(b" ".join(words).decode(errors="replace"))
         return found
 
-    def until_left(self, limit_s: float) -> None:
+    def until_left(self) -> None:
         """Nothing of ours runs on the phone any more."""
-        wait_for("the phone is left", lambda: self.processes() == {}, limit_s)
+        wait_for("the phone is left", lambda: self.processes() == {}, LEFT_S)
+
+    def until_no_client(self) -> None:
+        """Those of a harness that ended are killed by the kernel, each in its time."""
+        wait_for("no client is left", lambda: self.clients() == [], LEFT_S)
+
+    def results(self, index: int) -> list[dict[str, Any]]:
+        """What launchers left of that cell on the phone."""
+        there = self.device.path("/data/local/tmp/moe-harness/campaigns")
+        paths = there.glob(f"*/cells/{index:02d}-*/result.json")
+        return [json.loads(path.read_text()) for path in paths]
 
     def files(self, below: str = "/data/local/tmp") -> set[str]:
         """Names of the phone's files, without those that were installed for good."""
@@ -154,11 +166,16 @@ class Phone:
         return 0
 
     def is_as_before(self) -> None:
-        """Nothing of ours runs there or here, or lies about; the phone's settings are its own."""
-        there, here = self.processes(), self.clients()
-        assert (there, here) == ({}, []), (there, here)
-        left = [path.name for path in self.temporary.iterdir()]
-        assert set(left) <= {f"adb.{os.getuid()}.log"}, left  # the server's own
+        """Nothing of ours runs there or here, or lies about; the phone's settings are its own.
+
+        What was told to end may be about to; what nobody told would stay for longer.
+        """
+        deadline = time.monotonic() + 10.0
+        while (left := (self.processes(), self.clients())) != ({}, []):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+        lie = [path.name for path in self.temporary.iterdir()]
+        assert set(lie) <= {f"adb.{os.getuid()}.log"}, lie  # the server's own
         files = self.files()
         assert files <= {"./moe-harness.lock"}, files
         assert self.device.path("/data/local/tmp/moe-harness.lock").read_text() == ""
@@ -197,11 +214,11 @@ class Campaign:
 
     @property
     def out(self) -> str:
-        return self._out.read_text()
+        return self._out.read_text(errors="replace")  # a letter may be half written
 
     @property
     def err(self) -> str:
-        return self._err.read_text()
+        return self._err.read_text(errors="replace")
 
     @property
     def said(self) -> str:
@@ -241,7 +258,7 @@ class Campaign:
 
     # while it runs
 
-    def until(self, what: str, is_so: Callable[[], Any], limit_s: float = 120.0) -> Any:
+    def until(self, what: str, is_so: Callable[[], Any], limit_s: float = BOUND_S) -> Any:
         """Wait for it. The harness must not have ended meanwhile."""
         deadline = time.monotonic() + limit_s
         while not (found := is_so()):
@@ -250,7 +267,7 @@ class Campaign:
             time.sleep(0.02)
         return found
 
-    def until_said(self, words: str, limit_s: float = 120.0, times: int = 1) -> None:
+    def until_said(self, words: str, limit_s: float = BOUND_S, times: int = 1) -> None:
         """So often, all in all."""
         self.until(words, lambda: self.out.count(words) >= times, limit_s)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SCREENSHOTS = "HARNESS_SCREENSHOTS"
 PHONE_WIDTH = 390
+# for a browser to start, a page to load, a picture to be drawn: seconds, at rest
+PATIENCE_MS = 180_000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _WITHOUT_HOST = ("file", "data", "blob", "about", "chrome-error")
 # seen and reported by `viewing`; this makes sure that such a request does not go out even so,
@@ -40,7 +42,9 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("no chromium here (Debian: apt install chromium)")
     with api.sync_playwright() as playwright:
         # it is run without its sandbox, which root may not have, and reads our own pages only
-        running = playwright.chromium.launch(executable_path=program, args=[_NO_OTHER_HOST])
+        running = playwright.chromium.launch(
+            executable_path=program, args=[_NO_OTHER_HOST], timeout=PATIENCE_MS
+        )
         try:
             yield running
         finally:
@@ -82,6 +86,7 @@ def viewing(
         timezone_id="UTC",
     )
     try:
+        context.set_default_timeout(PATIENCE_MS)
         viewed = Viewed(context.new_page())
 
         def asked(url: str) -> None:

@@ -14,6 +14,16 @@ from harness.jsonable import from_json
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict
 
+# Beside a busy neighbour half of the pairs are disturbed and would be left out, so that a campaign
+# of real cells may end without an answer. Here nearly all count, and the coins deal with it.
+DISTURBED_PAIRS_COUNT = tuple(
+    f"verdict.contaminated.{rule}=1000"
+    for rule in (
+        *("step_pct", "probe_move_pct", "slow_cell_pct", "majflt_time_pct", "cpu_throttled_pct"),
+        *("cpu_wait_pct", "neighbour_cpu_pct", "steal_cpu_pct"),
+    )
+)
+
 
 class CampaignFailedError(Exception):
     """One line: a campaign that gave no verdict."""

@@ -151,7 +151,7 @@ def _remove(quota: CpuQuota) -> None:
 
 
 def _empty(directory: Path) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while directory.exists():
         for pid in (directory / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):

@@ -211,9 +211,10 @@ class AdbDevice:
             }
         self._order("set", changes=settings)
 
-    def fail_sync_write(self, number: int) -> None:
-        """The number-th piece (64 KiB at most) that is pushed from now on finds no space."""
-        self.change(sync_write_fails_at=number)
+    def fail_sync_write(self, number: int, of: str = "") -> None:
+        """The number-th piece (64 KiB at most) that is pushed from now on finds no space; only
+        files with `of` in their paths count."""
+        self.change(sync_write_fails_at=number, sync_write_fails_in=of)
 
     def cut_sync(
         self,

@@ -54,6 +54,8 @@ class Settings:
     delay_s: float = 0.0
     # one-shot: writing the n-th piece of a pushed file, counted from 1, fails for want of space
     sync_write_fails_at: int | None = None
+    # of files with this in their paths; the others' pieces are not counted
+    sync_write_fails_in: str = ""
     sync_cut: SyncCut | None = None
     # what `cmd power set-fixed-performance-mode-enabled` does is in the device's own files
 
@@ -82,11 +84,11 @@ class Behaviour:
         with self._lock:
             self.settings = self.settings.changed(changes)
 
-    def write_fails_now(self) -> bool:
+    def write_fails_now(self, path: str) -> bool:
         """Called for each piece of a pushed file; true for the one that is to fail."""
         with self._lock:
             left = self.settings.sync_write_fails_at
-            if left is None:
+            if left is None or self.settings.sync_write_fails_in not in path:
                 return False
             following = left - 1 if left > 1 else None
             self.settings = replace(self.settings, sync_write_fails_at=following)

@@ -109,7 +109,7 @@ class SyncSession:
             self._skip_file()
             return
         try:
-            changed = self._write_file(file)
+            changed = self._write_file(file, path)
         except OSError as e:
             with contextlib.suppress(OSError):
                 Path(path).unlink()
@@ -128,12 +128,12 @@ class SyncSession:
         Path(path).symlink_to(target.rstrip(b"\0").decode("utf-8", "surrogateescape"))
         self._stream.write(_HEAD.pack(b"OKAY", 0))
 
-    def _write_file(self, file: BinaryIO) -> int:
+    def _write_file(self, file: BinaryIO, path: str) -> int:
         """Returns when the host says it was changed last. Raises OSError."""
         taken = 0
         with file:
             while (piece := self._piece()) is not None:
-                if self._behaviour.write_fails_now():
+                if self._behaviour.write_fails_now(path):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 _write_all(file, piece)
                 taken += len(piece)

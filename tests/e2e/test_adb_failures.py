@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from adb_campaigns import LONG, SURVEY, Campaign, Phone, phone, wait_for
+from adb_campaigns import LONG, SURVEY, Campaign, Phone, phone
 from adb_device import Settings, why_unavailable
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(
         why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
     ),
@@ -61,8 +61,9 @@ def test_a_killed_server_costs_nothing_at_any_moment(tmp_path: Path) -> None:
 def test_a_phone_that_is_away_for_less_than_the_lease_costs_nothing(there: Phone) -> None:
     """It forgets our key; then nobody is told of the end of the connection; then it is frozen."""
     silence = "the device has not answered for"
+    # silence is noticed after 10 s, and on a busy machine it takes longer to be there again
     campaign = there.start(
-        *SURVEY, f"cells.retention={LONG}", f"cells.spec2={LONG}", "target.lease_s=15"
+        *SURVEY, f"cells.retention={LONG}", f"cells.spec2={LONG}", "target.lease_s=40"
     )
     campaign.until_in_cell(0)
     there.device.unauthorize()
@@ -72,10 +73,8 @@ def test_a_phone_that_is_away_for_less_than_the_lease_costs_nothing(there: Phone
     campaign.until_in_cell(1)
     breaks, silences = campaign.out.count("connected again"), campaign.out.count(silence)
     assert breaks >= 1
-    began = time.monotonic()
     there.device.drop_connections(silent=True)
     campaign.until_said("connected again", times=breaks + 1)
-    assert time.monotonic() - began < 15.0, "the lease was over"
     assert campaign.out.count(silence) > silences
 
     campaign.until_in_cell(2)
@@ -86,6 +85,7 @@ def test_a_phone_that_is_away_for_less_than_the_lease_costs_nothing(there: Phone
     campaign.ended_well()
     assert campaign.out.count(silence) > silences
     assert campaign.of("cell_repeated") == []
+    there.until_left()  # what attends a connection that was cut without a word stays for a lease
     there.is_as_before()
 
 
@@ -94,7 +94,7 @@ def test_a_phone_that_is_away_for_less_than_the_lease_costs_nothing(there: Phone
 
 def test_a_restart_and_an_end_of_the_lease_cost_the_cell_that_was_under_way(there: Phone) -> None:
     campaign = there.start(
-        *(*SURVEY, FIXED, f"cells.retention={LONG}"), "schedule.spacing_s=1", "target.lease_s=4"
+        *(*SURVEY, FIXED, f"cells.retention={LONG}"), "schedule.spacing_s=4", "target.lease_s=6"
     )
     campaign.until_in_cell(1, tokens=20)
     assert there.is_prepared()
@@ -108,7 +108,7 @@ def test_a_restart_and_an_end_of_the_lease_cost_the_cell_that_was_under_way(ther
     # which of the two depends on when adb's server last tried by itself
     words = ("is offline: it is connected and", "is the phone awake")
     campaign.until("what to do is said", lambda: any(w in campaign.out for w in words))
-    there.until_left(20)
+    there.until_left()
     there.device.come_back()
     campaign.until("the cell is lost again", lambda: len(campaign.of("cell_repeated")) == 2)
 
@@ -130,11 +130,10 @@ def test_a_restart_and_an_end_of_the_lease_cost_the_cell_that_was_under_way(ther
 
 
 def interrupted(campaign: Campaign) -> None:
-    """By Ctrl-C, and soon at its end."""
+    """By Ctrl-C, and at its end before the cell or the pause that it was in would have been."""
     campaign.signal(signal.SIGINT)
-    asked = time.monotonic()
-    assert campaign.ended(60) == 130
-    assert time.monotonic() - asked < 10.0
+    assert campaign.ended() == 130
+    assert [e["index"] for e in campaign.of("cell_finished")] == [0]
     assert "go on with" in campaign.one_line() or "resume with" in campaign.one_line()
 
 
@@ -142,8 +141,8 @@ def test_a_campaign_is_resumed_after_whatever_ended_it(there: Phone) -> None:
     """One campaign, whose second cell is met by one end after the other."""
     there.device.put_setting(STAY_ON, "0")
     campaign = there.start(
-        *(*SURVEY, FIXED, f"cells.retention={LONG}", "~cells.spec2", "schedule.spacing_s=2"),
-        *("target.lease_s=4", "target.reconnect_s=5"),
+        *(*SURVEY, FIXED, f"cells.retention={LONG}", "~cells.spec2", "schedule.spacing_s=4"),
+        *("target.lease_s=6", "target.reconnect_s=5"),
     )
 
     # Ctrl-C in a pause
@@ -167,22 +166,22 @@ def test_a_campaign_is_resumed_after_whatever_ended_it(there: Phone) -> None:
     interrupted(campaign)
     there.device.thaw()
     assert "settings were not" in campaign.out
-    there.until_left(4 + 10)
-    assert there.clients() == []
+    there.until_left()
+    there.until_no_client()
     assert there.is_prepared()  # nobody was there to put it back
 
     # the phone is gone for good
     campaign = there.resume(campaign)
     campaign.until_in_cell(1, attempt=3)
     there.device.go_offline()
-    assert campaign.ended(60) == 1
+    assert campaign.ended() == 1
     line = campaign.one_line()
     for words in ("no connection for ", "what was measured is kept", "resume with:"):
         assert words in line
     assert [r["cell"] for r in campaign.records] == ["baseline"]
     assert campaign.events[-1]["event"] == "campaign_stopped"
-    assert there.clients() == []
-    there.until_left(20)
+    there.until_no_client()
+    there.until_left()
     there.device.come_back()
     there.server.connect_anew(there.device.serial)
 
@@ -190,12 +189,11 @@ def test_a_campaign_is_resumed_after_whatever_ended_it(there: Phone) -> None:
     campaign = there.resume(campaign)
     campaign.until_in_cell(1, attempt=4)
     campaign.signal(signal.SIGKILL)
-    killed = time.monotonic()
     campaign.process.wait()
-    wait_for("no client is left", lambda: there.clients() == [], 2)
-    assert there.processes() != {}
-    there.until_left(4 + 10)
-    assert time.monotonic() - killed > 2.0  # it was the lease that ended them
+    there.until_no_client()
+    there.until_left()
+    (result,) = there.results(1)
+    assert result["host_lost"], "it was the lease that ended it"
     assert there.is_prepared()
 
     # the next puts the phone back, also where it is another campaign

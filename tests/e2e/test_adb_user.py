@@ -14,7 +14,7 @@ from ports import free_port
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(
         why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
     ),
@@ -40,7 +40,7 @@ def there(tmp_path: Path) -> Iterator[Phone]:
 def test_a_phone_that_is_full_says_so_before_anything_is_sent(tmp_path: Path) -> None:
     with phone(tmp_path, data_bytes=24 << 20) as there:
         refused = there.start(*ONE)
-        assert refused.ended(90) == 1
+        assert refused.ended() == 1
         line = refused.one_line()
         assert "reference-q4_k_m.gguf needs 30 MiB in /data/local/tmp/moe-harness/files" in line
         assert "MiB are free; make room there, or choose another directory with" in line
@@ -49,10 +49,10 @@ def test_a_phone_that_is_full_says_so_before_anything_is_sent(tmp_path: Path) ->
 
 
 def test_a_phone_that_gets_full_while_it_is_sent_something_says_so(there: Phone) -> None:
+    there.device.fail_sync_write(20, of="/moe-engine.part")
     campaign = there.start(*ONE)
-    campaign.until("the launcher is there", lambda: there.sent("moe-launcher"))
-    there.device.fail_sync_write(20)
-    assert campaign.ended(90) == 1
+    assert campaign.ended() == 1
+    assert there.sent("moe-launcher")
     line = campaign.one_line()
     for words in (there.device.serial, "moe-engine.part", "No space left on device", "target.dir="):
         assert words in line
@@ -65,7 +65,7 @@ def test_a_phone_that_fills_up_during_a_cell_ends_the_campaign_which_can_be_resu
     tmp_path: Path,
 ) -> None:
     with phone(tmp_path, data_bytes=96 << 20) as there:
-        campaign = there.start(*TWO, "cell.n_predict=512")
+        campaign = there.start(*TWO, f"cells.retention={LONG}")
         campaign.until_in_cell(1)
         fill = there.device.path("/data/local/tmp/fill")
         with fill.open("wb") as file:
@@ -73,7 +73,7 @@ def test_a_phone_that_fills_up_during_a_cell_ends_the_campaign_which_can_be_resu
                 with pytest.raises(OSError, match="No space"):
                     while True:
                         os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), piece)
-        assert campaign.ended(120) == 1
+        assert campaign.ended() == 1
         line = campaign.one_line()
         assert f"harness: error: {there.device.serial}: " in line  # not this machine
         assert "no space left on device" in line.lower()
@@ -90,14 +90,17 @@ def test_a_phone_that_fills_up_during_a_cell_ends_the_campaign_which_can_be_resu
 
 
 def test_a_second_campaign_is_refused_or_waits(there: Phone) -> None:
-    # long enough for the others to come to it
-    first = there.start(*TWO, f"cells.retention={LONG}")
-    first.until_in_cell(0)
+    # it has the phone, and waits for it to cool until the others have come to it
+    there.device.set_temperature("thermal_zone2", 84.0)
+    cool = ("schedule.gate.cpu_temp_max_c=60", "schedule.gate.wait_max_s=600")
+    first = there.start(*TWO, *cool)
+    first.until_said("waiting at most")
     second, third = (there.start(*ONE, *more) for more in ((), ("session.wait_for_device_s=300",)))
-    assert second.ended(60) == 1
+    assert second.ended() == 1
     for words in ("another campaign measures there", first.directory.name, "wait_for_device_s"):
         assert words in second.one_line()
-    third.until_said("waiting for it, 5 min", 60)
+    third.until_said("waiting for it, 5 min")
+    there.device.set_temperature("thermal_zone2", 39.1)
     first.ended_well()
     third.ended_well()
     assert "is free after" in third.out
@@ -144,9 +147,9 @@ def asked(there: Phone, *overrides: str, target: bool = True) -> Campaign:
 
 def refused(there: Phone, *campaigns: Campaign) -> list[str]:
     """What each says, having started nothing."""
-    codes = [campaign.ended(90) for campaign in campaigns]
+    codes = [campaign.ended() for campaign in campaigns]
     assert set(codes) <= {1, 2}
-    assert there.clients() == []
+    there.until_no_client()
     assert not list(there.runs.glob("*"))
     return [campaign.one_line() for campaign in campaigns]
 

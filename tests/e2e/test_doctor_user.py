@@ -21,13 +21,13 @@ from ssh_parts import Sshd, needs_sshd
 from harness.build import ensure_engine
 from harness.power.source import read_source
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 REPO = Path(__file__).resolve().parents[2]
 # four cells of half a second: nothing here asks how good the figures are
 SHORT = (
     "--cells=4",
-    "--minutes=1",
+    "--minutes=30",  # however slow a busy machine is
     "cell.n_predict=96",
     "schedule.spacing_s=0",
     "schedule.probe_s=0.1",
@@ -54,7 +54,7 @@ def doctor(
 ) -> tuple[str, str]:
     """What it says on stdout and stderr."""
     process = start(*args, environment=environment)
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=1500)
     assert process.returncode == code, (out, err)
     assert "Traceback" not in err, err
     return out, err
@@ -204,12 +204,12 @@ def test_a_limit_that_cannot_be_kept_is_a_failure_and_nothing_is_measured(tmp_pa
 
 def test_ctrl_c_keeps_what_was_measured_and_says_what_can_be_said(tmp_path: Path) -> None:
     process = start(*SHORT[1:], "--cells=24", f"runs_dir={tmp_path}", "--json")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(list(tmp_path.glob("*/cells/*/record.json"))) < 4:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in err, err
     found = json.loads(out)

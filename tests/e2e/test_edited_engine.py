@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from campaign_parts import DISTURBED_PAIRS_COUNT
 
 from harness.build import ensure_engine
 from harness.build.recipe import ENGINE, make_recipe
 from harness.build.source import tree_sha256
 from harness.cachedir import cache_root
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 REPO = Path(__file__).resolve().parents[2]
 # one read of an expert becomes one for each of its 4 KiB blocks: the same bytes, more calls
@@ -74,9 +75,10 @@ def test_a_change_that_makes_the_engine_slower_is_found_a_loss(
     argv = [
         *(sys.executable, "-m", "harness", "+experiment=sequential_pairs", "tracking=off"),
         *("cells.candidate={}", f"cells.candidate.binary={edited}", f"runs_dir={tmp_path}/runs"),
-        *("cell.n_predict=128", "schedule.spacing_s=0", "schedule.probe_s=0", "design.pairs=12"),
+        *("cell.n_predict=128", "schedule.spacing_s=0", "schedule.probe_s=0", "design.pairs=18"),
+        *DISTURBED_PAIRS_COUNT,
     ]
-    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, (done.stdout, done.stderr)
     (path,) = tmp_path.glob("runs/*/verdict.json")
     (v,) = json.loads(path.read_text())["verdicts"]

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign_parts import DISTURBED_PAIRS_COUNT
 
 from harness.build import ensure_engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 REPO = Path(__file__).resolve().parents[2]
 # all experts fit, so that the engine computes and does not wait for a disk that others use, too
@@ -24,6 +25,7 @@ SHORT = (
     *("+experiment=sequential_pairs", "cells={baseline:{},candidate:{}}", "tracking=off"),
     *("cell.engine.drop_cold_experts=null", "cell.engine.cache_fraction=1.0"),
     *("cell.n_predict=256", "cell.n_ctx=512", "schedule.spacing_s=0", "schedule.probe_s=0.1"),
+    *DISTURBED_PAIRS_COUNT,
 )
 # how often a neighbour on the machine may spoil a whole campaign
 TRIES = 3
@@ -37,7 +39,7 @@ esac
 
 def harness(*args: str, codes: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "harness", *args]
-    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode in codes, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done
@@ -71,7 +73,7 @@ def test_a_slower_engine_is_a_regression(runs: Path, tmp_path: Path) -> None:
     slow.chmod(0o755)
     outcomes = []
     for _ in range(TRIES):
-        found = gated(runs, f"engine.binary={slow}", "design.pairs=12", codes=(1, 3))
+        found = gated(runs, f"engine.binary={slow}", "design.pairs=18", codes=(1, 3))
         outcomes.append(found["verdict"])
         if found["verdict"] == "regression":
             break

@@ -14,15 +14,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
-from browser_parts import Viewed, viewing
+from browser_parts import PATIENCE_MS, Viewed, viewing
 from report_parts import throttled_four_cells
 
 from harness import rundir
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
+T = TypeVar("T")
 
 TOKENS = 96
 DAY = "20261130T134637Z-matched_pair-"
@@ -46,7 +48,6 @@ NO_USERS = "/mlflow/users/current"
 # said by browsers, of a page that lays itself out in two steps; nothing is lost
 TWO_STEPS = "ResizeObserver loop completed"
 MISSING = "Failed to load resource"  # which, `failed` says
-WAIT_MS = 60_000
 # what cells are compared by, before all groups of metrics
 COMPARED = ["anon_peak_bytes", "bytes_per_token", "hit_rate", "tok_s"]
 
@@ -142,15 +143,14 @@ def seen(browser: Browser, ui: Ui) -> Iterator[Viewed]:
             "if (location.protocol === 'http:')"
             " localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
         )
-        viewed.page.set_default_timeout(WAIT_MS)
         viewed.page.goto(ui.pages["cells side by side"].partition("#")[0])
         yield viewed
 
 
 def opened(seen: Viewed, url: str, text: str) -> Page:
     """The page at `url` once it shows `text`. Fails on what its scripts complain of."""
-    seen.errors.clear()
     seen.page.goto("about:blank")  # else a page that differs after the # alone is not loaded anew
+    seen.errors.clear()  # of the page before, whose last requests end with it
     seen.page.goto(url)
     seen.page.get_by_text(text, exact=True).first.wait_for()
     return seen.page
@@ -160,6 +160,14 @@ def complaints(seen: Viewed) -> list[str]:
     """What the page's scripts said, and which addresses it asked for in vain."""
     said = [e for e in seen.errors if TWO_STEPS not in e and not e.startswith(MISSING)]
     return said + [f for f in seen.failed if NO_USERS not in f]
+
+
+def settled(look: Callable[[], T], is_so: Callable[[T], bool]) -> T:
+    """What is seen once it is as it shall be, else what is seen at last: a page comes in pieces."""
+    end = time.monotonic() + PATIENCE_MS / 1e3
+    while not is_so(found := look()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return found
 
 
 def table_rows(page: Page) -> list[dict[str, str]]:
@@ -174,17 +182,22 @@ def table_rows(page: Page) -> list[dict[str, str]]:
     return [found[row] for row in sorted(found, key=int)]
 
 
-def compared(page: Page, section: str, *, differing: bool = False) -> dict[str, list[str]]:
+def whole_rows(page: Page, count: int, *columns: str) -> list[dict[str, str]]:
+    """The table once it has so many rows, each with these columns."""
+    return settled(
+        lambda: table_rows(page),
+        lambda rows: len(rows) == count and all(c in row for row in rows for c in columns),
+    )
+
+
+def compared(page: Page, section: str) -> dict[str, list[str]]:
     """A table of the comparison as far as it is in sight: name -> a text for each run."""
     switch = page.get_by_label(f"{section} - Show diff only")
-    if differing:
-        switch.click()
     # parameters are a table, metrics a grid of boxes of which those within its frame are there
     box = switch.locator(
         "xpath=ancestor::*[.//table or .//*[@role='rowgroup']][1]"
         "//*[self::th or self::td or parent::*[@role='rowgroup']]"
     )
-    page.wait_for_timeout(200)  # it is laid out anew
     found: dict[int, list[tuple[float, str]]] = {}
     for top, left, text in box.evaluate_all(
         "cells => cells.map(c => [c.getBoundingClientRect().top, c.getBoundingClientRect().left,"
@@ -256,6 +269,14 @@ def test_of_a_server_that_runs_elsewhere_it_says_the_same(
     assert f"no such campaign in the store; did you mean '{DAY}5a89'" in said
 
 
+def is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
 def test_it_leaves_nothing_behind_when_it_is_told_to_end_or_its_terminal_goes(ui: Ui) -> None:
     runs = ui.campaigns[0].directory.parent
     argv = [sys.executable, "-m", "harness", "ui", "--runs-dir", str(runs)]
@@ -273,8 +294,8 @@ def test_it_leaves_nothing_behind_when_it_is_told_to_end_or_its_terminal_goes(ui
         for process in processes:
             with pytest.raises(ProcessLookupError):  # of its process group
                 os.killpg(process.pid, 0)
-        for port in ports:
-            socket.create_server(("127.0.0.1", port)).close()
+        for port in ports:  # other tests take one for a moment
+            assert settled(lambda port=port: is_free(port), bool), port
     finally:
         for process in processes:
             process.kill()
@@ -285,7 +306,9 @@ def test_every_campaign_has_its_verdict_in_a_sentence(
     ui: Ui, seen: Viewed, screenshots: Path
 ) -> None:
     page = opened(seen, ui.pages["campaigns and verdicts"], "harness.verdict")
-    rows = {r["attributes.`Run Name`"]: r for r in table_rows(page)}
+    tags = [f"tags.`{name}`" for name in ("harness.verdict", "harness.outcomes", "verdict.drift")]
+    tags.append("attributes.`Run Name`")
+    rows = {r["attributes.`Run Name`"]: r for r in whole_rows(page, len(ui.campaigns), *tags)}
     assert rows.keys() == {c.id for c in ui.campaigns}
     for campaign in ui.campaigns:
         assert rows[campaign.id]["tags.`harness.verdict`"] == headline(campaign.verdict)
@@ -300,11 +323,12 @@ def test_every_campaign_has_its_verdict_in_a_sentence(
 
 def test_cells_of_two_campaigns_stand_in_one_table(ui: Ui, seen: Viewed, screenshots: Path) -> None:
     page = opened(seen, ui.pages["cells side by side"], "arm")
-    rows = table_rows(page)
-    seen.shot(screenshots, "mlflow_cells")
     cells = [
         (c, r, n) for c in ui.newest_first() for r, n in zip(c.records, c.run_names(), strict=True)
     ]
+    columns = [f"metrics.`{name}`" for name in COMPARED]
+    rows = whole_rows(page, len(cells), *columns, "tags.`harness.timing`", "params.`arm`")
+    seen.shot(screenshots, "mlflow_cells")
     assert [r["attributes.`Run Name`"] for r in rows] == [name for *_, name in cells]
     for row, (campaign, record, _) in zip(rows, cells, strict=True):
         for name in ("tok_s", "hit_rate", "bytes_per_token", "anon_peak_bytes"):
@@ -322,11 +346,18 @@ def test_cells_by_token_overlay_in_the_colours_of_their_arms(
     page.wait_for_function(
         "document.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length >= 24"
     )
-    seen.shot(screenshots, "mlflow_by_token")
-    drawn = charts(page)
-    assert list(drawn)[:3] == ["tok_s", "hit_rate", "bytes_per_token"], "what matters is first"
+    first = ("tok_s", "hit_rate", "bytes_per_token")
     cells = {n: r for c in ui.campaigns for r, n in zip(c.records, c.run_names(), strict=True)}
-    for title in ("tok_s", "hit_rate", "bytes_per_token"):
+
+    def whole(lines: list[dict[str, Any]]) -> bool:
+        return {line["name"] for line in lines if len(line["x"]) == TOKENS} == set(cells)
+
+    drawn = settled(
+        lambda: charts(page), lambda drawn: all(whole(drawn.get(title, [])) for title in first)
+    )
+    seen.shot(screenshots, "mlflow_by_token")
+    assert list(drawn)[:3] == list(first), "what matters is first"
+    for title in first:
         assert {line["name"] for line in drawn[title]} == set(cells)
         for line in drawn[title]:
             assert line["x"] == list(range(TOKENS)), "one point a token"
@@ -345,8 +376,8 @@ def test_what_differs_between_the_cells_of_two_campaigns_is_seen_at_once(
 ) -> None:
     page = opened(seen, ui.pages["compare cells"], "Run details")
     records = [r for c in ui.campaigns for r in c.records]
-    parameters = compared(page, "Parameters", differing=True)
-    assert parameters == {
+    page.get_by_label("Parameters - Show diff only").click()
+    expected = {
         "arm": [r.arm for r in records],
         "cell": [r.cell for r in records],
         "index": [str(r.index) for r in records],
@@ -355,8 +386,11 @@ def test_what_differs_between_the_cells_of_two_campaigns_is_seen_at_once(
         "predict_spec_max": ["", "0", "2", ""] * 2,
         "role": [r.role for r in records],
     }
-    metrics = compared(page, "Metrics")
-    for name in ("tok_s", "hit_rate", "bytes_per_token", "anon_peak_bytes"):
+    assert settled(lambda: compared(page, "Parameters"), lambda p: p == expected) == expected
+    metrics = settled(
+        lambda: compared(page, "Metrics"), lambda m: all(len(m.get(n, ())) >= 5 for n in COMPARED)
+    )
+    for name in COMPARED:
         assert len(metrics[name]) >= 5, "those of both campaigns are in sight"
         for text, record in zip(metrics[name], records, strict=False):
             assert shown(text, getattr(record.metrics, name)), name
@@ -377,7 +411,9 @@ def test_the_cells_of_a_campaign_are_compared_without_scrolling_for_the_speed(
         ).check()
     page.get_by_role("button", name="Compare").click()
     page.get_by_text("Run details", exact=True).wait_for()
-    metrics = compared(page, "Metrics")
+    metrics = settled(
+        lambda: compared(page, "Metrics"), lambda m: list(m)[: len(COMPARED)] == COMPARED
+    )
     assert [n for n in metrics if "/" not in n] == list(metrics)[: len(COMPARED)] == COMPARED
     for text, record in zip(metrics["tok_s"], newest.records, strict=True):
         assert shown(text, record.metrics.tok_s)
@@ -394,7 +430,10 @@ def test_a_campaigns_page_begins_with_the_verdict(ui: Ui, seen: Viewed, screensh
     page.get_by_text(headline(campaign.verdict), exact=True).wait_for()
     page.get_by_text("Datasets", exact=True).first.wait_for()
     seen.shot(screenshots, "mlflow_verdict")
-    text = page.locator("body").inner_text()
+    text = settled(
+        lambda: page.locator("body").inner_text(),
+        lambda text: all(name in text for name in campaign.run_names()),
+    )
     for name in campaign.run_names():
         assert name in text
     assert complaints(seen) == []

@@ -18,7 +18,7 @@ from adb_device_parts import Adb, host
 from ports import free_port
 from ssh_parts import Sshd, needs_sshd
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 
 REPO = Path(__file__).resolve().parents[2]
 KINDS = ("local", "ssh", "adb")
@@ -42,7 +42,7 @@ class Bench:
     overrides: list[str]
     environment: dict[str, str]
 
-    def run(self, *args: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "harness", *args, *self.overrides],
             cwd=REPO,

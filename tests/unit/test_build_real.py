@@ -19,7 +19,7 @@ from harness.build.recipe import LAUNCHER, Order
 from harness.build.types import BuildProgress, Reporter
 from harness.errors import DeviceError, UsageError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.16)
