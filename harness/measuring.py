@@ -18,6 +18,7 @@ from harness.device.android_state import filled, is_phone
 from harness.device.gates import await_gates, missed, outcome_in_words
 from harness.device.launcher import (
     EXIT_RESULT_NOT_WRITTEN,
+    ORPHAN_S,
     Sampling,
     last_word,
     read_result,
@@ -34,14 +35,11 @@ from harness.readings import DeviceState, GateOutcome
 from harness.records import CellRecord, Wait
 from harness.session_config import GateConfig, SessionConfig
 from harness.stopping import StopFlag
-from harness.targets.target import CellLost, Target
+from harness.targets.target import CELL_LOCK, CellLost, Target
 from harness.words import counted
 
 PROMPT = "prompt.txt"
-LOCK = ".cell.lock"
 
-# So this long after its harness died a launcher that still runs has not noticed.
-ORPHAN_S = 4.0
 STOP_POLL_S = 0.2
 # The launcher reserves 256 KiB for its result; the samples of one minute take as much again.
 MIN_FREE_BYTES = 512 * 1024
@@ -291,7 +289,7 @@ class Measuring:
 
     @property
     def _lock(self) -> PurePath:
-        return self.target.work_dir(self.journal.campaign_dir) / LOCK
+        return self.target.work_dir(self.journal.campaign_dir) / CELL_LOCK
 
     def _prepare(self, cell: PlannedCell, arm: Arm, prompt: Path, work_dir: PurePath) -> None:
         """Everything that costs time between the pause and the start of the launcher."""

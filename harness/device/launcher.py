@@ -25,6 +25,8 @@ RESULT = "result.json"
 LOG = "launcher.txt"  # what the launcher itself has to say
 EXIT_RESULT_NOT_WRITTEN = 5
 ANSWER_S = 30.0  # of verbs that look at the device, and run nothing
+# so long it takes to notice that its harness is gone, and to end
+ORPHAN_S = 4.0
 
 Status = Literal[
     "ok", "failed", "killed", "spawn_failed", "limit_not_enforced", "cgroup_unavailable"

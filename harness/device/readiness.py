@@ -13,17 +13,15 @@ from pathlib import Path, PurePath
 
 from harness.device.deploy import Deployed
 from harness.device.inspection import inspect
+from harness.device.launcher import ORPHAN_S
 from harness.device.preflight import check_arm, check_cgroup, scratch_dir
 from harness.device.suitability import Finding, Needs, cell_bytes, findings, refuse
 from harness.engines.native_argv import placed_arm
 from harness.planned import Plan
 from harness.readings import DeviceState
 from harness.schema import Config
-from harness.targets.remote import CELL_LOCK
-from harness.targets.target import Target
+from harness.targets.target import CELL_LOCK, Target
 
-# so long a launcher takes to notice that its harness is gone, and to end
-ORPHAN_S = 4.0
 _POLL_S = 0.5
 
 

@@ -11,12 +11,10 @@ import hashlib
 import os
 import secrets
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import DeviceError
-
-if TYPE_CHECKING:
-    from harness.targets.remote import RemoteTarget
+from harness.targets.remote_shell import RemoteShell
 
 PART = ".part"
 # says of an installed file that it was checked, and as what: size, time, inode, SHA-256
@@ -43,16 +41,16 @@ _MAKE_ROOM = "make room there, or choose another directory with target.dir=DIR"
 
 
 class RemoteFiles:
-    """The files of one target."""
+    """The files of one device."""
 
-    def __init__(self, target: RemoteTarget) -> None:
-        """Made by the target."""
-        self._target = target
+    def __init__(self, shell: RemoteShell) -> None:
+        """Looks at nothing yet."""
+        self._shell = shell
         self._installed: dict[PurePosixPath, tuple[Any, ...]] = {}
 
     def place(self, file: Path, beside: str) -> PurePosixPath:
         """Where a file is installed with those that have the hash `beside`, or by its own."""
-        return self._target.home / "files" / beside[:NAMED_BY] / file.name
+        return self._shell.home / "files" / beside[:NAMED_BY] / file.name
 
     def install(
         self, file: Path, sha256: str, beside: str, executable: bool = False
@@ -80,10 +78,10 @@ class RemoteFiles:
             if self._matches(part, sha256):
                 break
             # what had been there of it was not the beginning of this file
-            self._shell("rm", "-f", "--", str(part))
+            self._do("rm", "-f", "--", str(part))
         else:
             raise DeviceError(
-                f"{self._target.id.name}: {file} does not arrive there as it was sent "
+                f"{self._shell.name}: {file} does not arrive there as it was sent "
                 f"(its SHA-256 differs twice); is it being written, or the storage there failing?"
             )
         self._into_place(part, place, executable)
@@ -107,7 +105,7 @@ class RemoteFiles:
     def send(self, file: Path, place: PurePosixPath, executable: bool = False) -> None:
         """Copy a small file; what is there of that name is replaced."""
         part = PurePosixPath(f"{place}{PART}")
-        self._shell("rm", "-f", "--", str(part))
+        self._do("rm", "-f", "--", str(part))
         self._send_part(file, part)
         self._into_place(part, place, executable)
 
@@ -116,9 +114,9 @@ class RemoteFiles:
         # a name of its own: what a break has left over there may still be writing
         part = PurePosixPath(f"{place}.{secrets.token_hex(4)}{PART}")
         argv = ["sh", "-c", RECEIVE, "sh", str(place.parent), str(part), str(place)]
-        done = self._target.call([*argv, str(len(content))], timeout_s=SHORT_S, stdin=content)
+        done = self._shell.call([*argv, str(len(content))], timeout_s=SHORT_S, stdin=content)
         if done.code != 0:
-            raise DeviceError(f"{self._target.id.name}: {place}: {done.last_words}")
+            raise DeviceError(f"{self._shell.name}: {place}: {done.last_words}")
 
     def fetch_all(self, source_dir: PurePosixPath, destination_dir: Path) -> None:
         """Copy the files of a directory; those that are here already, whole, are not sent again."""
@@ -126,7 +124,7 @@ class RemoteFiles:
         for found in self._look(source_dir):
             name = str(found["path"]).rpartition("/")[2]
             if name in ("", ".", ".."):
-                raise DeviceError(f"{self._target.id.name}: a file is called {name!r} there")
+                raise DeviceError(f"{self._shell.name}: a file is called {name!r} there")
             here = destination_dir / name
             if not here.is_file() or _sha256(here) != found["sha256"]:
                 missing[name] = int(found["bytes"]), str(found["sha256"])
@@ -143,7 +141,7 @@ class RemoteFiles:
         if not names:
             return
         argv = ["cat", "--", *(str(source_dir / name) for name in names)]
-        content = self._target.call(argv, timeout_s=SHORT_S).stdout
+        content = self._shell.call(argv, timeout_s=SHORT_S).stdout
         for name in names:
             size, sha256 = missing[name]
             own, content = content[:size], content[size:]
@@ -163,7 +161,7 @@ class RemoteFiles:
         part = destination.with_name(f".{destination.name}{PART}")
         try:
             for _attempt in range(3):
-                self._target.fetch(str(source), part)
+                self._shell.fetch(str(source), part)
                 if _sha256(part) == sha256:
                     part.replace(destination)
                     return
@@ -172,7 +170,7 @@ class RemoteFiles:
         finally:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
-        raise DeviceError(f"{self._target.id.name}: {source} does not arrive here as it is there")
+        raise DeviceError(f"{self._shell.name}: {source} does not arrive here as it is there")
 
     def digests(self, *paths: PurePosixPath) -> dict[str, str]:
         """Names and SHA-256 of files; a directory stands for the files in it."""
@@ -180,54 +178,54 @@ class RemoteFiles:
 
     def _look(self, *paths: PurePosixPath, sha256: bool = True) -> list[dict[str, Any]]:
         args = ["digest", *([] if sha256 else ["--no-sha256"]), *map(str, paths)]
-        files = self._target.verb(*args, timeout_s=HASH_S if sha256 else SHORT_S).get("files")
+        files = self._shell.verb(*args, timeout_s=HASH_S if sha256 else SHORT_S).get("files")
         return files if isinstance(files, list) else []
 
     # --- installing ---
 
     def _matches(self, place: PurePosixPath, sha256: str) -> bool:
-        return self._target.exists(place) and self.digests(place).get(place.name) == sha256
+        return self._shell.exists(place) and self.digests(place).get(place.name) == sha256
 
     def _is_checked(self, place: PurePosixPath, sha256: str) -> bool:
         """Was it found whole once, and has nothing touched it since?"""
-        done = self._target.call(["cat", "--", f"{place}{CHECKED}"], timeout_s=SHORT_S)
+        done = self._shell.call(["cat", "--", f"{place}{CHECKED}"], timeout_s=SHORT_S)
         mark = _mark_of(self._identities(place)[0], sha256)
         return done.code == 0 and done.stdout.decode(errors="replace") == mark
 
     def _require_space(self, file: Path, place: PurePosixPath) -> None:
-        self._shell("mkdir", "-p", "--", str(place.parent))
+        self._do("mkdir", "-p", "--", str(place.parent))
         part = PurePosixPath(f"{place}{PART}")
-        there = self._look(part, sha256=False) if self._target.exists(part) else []
+        there = self._look(part, sha256=False) if self._shell.exists(part) else []
         needed = file.stat().st_size - (int(there[0]["bytes"]) if there else 0)
-        free = self._target.free_bytes(place.parent)
+        free = self._shell.free_bytes(place.parent)
         if needed > free:
             raise DeviceError(
-                f"{self._target.id.name}: {file.name} needs {needed / 2**20:.0f} MiB in "
+                f"{self._shell.name}: {file.name} needs {needed / 2**20:.0f} MiB in "
                 f"{place.parent}, {free / 2**20:.0f} MiB are free; {_MAKE_ROOM}"
             )
 
     def _send_part(self, file: Path, part: PurePosixPath) -> None:
-        self._shell("mkdir", "-p", "--", str(part.parent))
+        self._do("mkdir", "-p", "--", str(part.parent))
         try:
-            self._target.transfer(file, str(part))
+            self._shell.transfer(file, str(part))
         except OSError as e:
             raise DeviceError(f"{e.filename or file}: {e.strerror or e}") from e
         except DeviceError as e:
             if os.strerror(errno.ENOSPC).lower() not in str(e).lower():
                 raise
             with contextlib.suppress(DeviceError):  # nor is it left full
-                self._shell("rm", "-f", "--", str(part))
-            raise DeviceError(f"{self._target.id.name}: {e}; {_MAKE_ROOM}") from e
+                self._do("rm", "-f", "--", str(part))
+            raise DeviceError(f"{self._shell.name}: {e}; {_MAKE_ROOM}") from e
 
     def _into_place(self, part: PurePosixPath, place: PurePosixPath, executable: bool) -> None:
         if executable:
-            self._shell("chmod", "755", "--", str(part))
-        self._shell("mv", "-f", "--", str(part), str(place))
+            self._do("chmod", "755", "--", str(part))
+        self._do("mv", "-f", "--", str(part), str(place))
 
-    def _shell(self, *argv: str) -> None:
-        done = self._target.call(argv, timeout_s=SHORT_S)
+    def _do(self, *argv: str) -> None:
+        done = self._shell.call(argv, timeout_s=SHORT_S)
         if done.code != 0:
-            raise DeviceError(f"{self._target.id.name}: {argv[0]} {argv[-1]}: {done.last_words}")
+            raise DeviceError(f"{self._shell.name}: {argv[0]} {argv[-1]}: {done.last_words}")
 
 
 def _mark_of(identity: tuple[Any, ...], sha256: str) -> str:

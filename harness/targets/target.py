@@ -16,6 +16,8 @@ from harness.errors import DeviceError, HarnessError
 from harness.records import TargetId
 from harness.targets.link import Finished
 
+# in the directory of a campaign: locked for as long as a launcher of its cells lives
+CELL_LOCK = ".cell.lock"
 # of an installed file, at the end of the line
 CHANGED = "the cell that ran meanwhile does not count; restore the file, and resume"
 

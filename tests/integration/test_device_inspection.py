@@ -251,7 +251,7 @@ def test_a_cell_that_a_killed_harness_left_is_ended_not_taken_for_an_engine(
     work = killed.work_dir(campaign / "cells" / "00-a")
     killed.run(
         [
-            *(str(killed._installed_launcher()), "run", "--dir", str(work), "--probe-s", "0"),
+            *(str(killed._shell.installed_launcher()), "run", "--dir", str(work), "--probe-s", "0"),
             *("--", str(engine), "-c", "while True: pass"),
         ],
         log=work / "launcher.txt",

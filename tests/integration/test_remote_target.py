@@ -61,7 +61,7 @@ def device(tmp_path: Path, launcher: Path) -> Iterator[Device]:
 
 def start(target: RemoteTarget, cell_dir: Path, *program: str) -> RemoteRunning:
     work = target.work_dir(cell_dir)
-    argv = [str(target._installed_launcher()), "run", "--dir", str(work), "--cwd", str(work)]
+    argv = [str(target._shell.installed_launcher()), "run", "--dir", str(work), "--cwd", str(work)]
     argv += ["--probe-s", "0", "--", *program]
     return target.run(
         argv,
@@ -133,7 +133,7 @@ def test_a_connection_that_breaks_while_nothing_is_asked_is_mended(
     target = device.target(link)
     target.claim(owner_of(campaign))
     link.cut()
-    wait_for(lambda: target._heart is not None and target._heart.lost is not None, 5.0)
+    wait_for(lambda: target._lease.lost() is not None, 5.0)
     target.keep()
     assert not link.down
     time.sleep(LEASE_S + 1.0)  # it beats again, and so has the device still
@@ -158,7 +158,7 @@ def test_files_from_before_a_restart_do_not_count(device: Device, campaign: Path
     target = device.target(LoopLink())
     target.claim(owner_of(campaign))
     assert until_ended(start(target, campaign / "cell", "true")) == 0
-    target.boot_id = "another"
+    target._lease.boot_id = "another"
     with pytest.raises(CellLost, match="restarted"):
         target.get(target.work_dir(campaign / "cell"), campaign / "cell")
 
@@ -194,9 +194,7 @@ def test_what_a_killed_harness_leaves_is_gone_soon(device: Device, campaign: Pat
     target = device.target(link)
     target.claim(owner_of(campaign))
     start(target, campaign / "cell", "sleep", "60")
-    assert target._heart is not None
-    target._heart.stop()  # no beat comes any more
-    target._heart = None
+    target._lease.drop()  # no beat comes any more
     mine = f"{device.root}/"
     began = time.monotonic()
     wait_for(lambda: not processes_of(mine), ENDED_S)
@@ -236,7 +234,7 @@ def test_another_boot_is_a_lost_cell(device: Device, campaign: Path) -> None:
     target = device.target(LoopLink())
     target.claim(owner_of(campaign))
     running = start(target, campaign / "cell", "sleep", "60")
-    target.boot_id = "another"
+    target._lease.boot_id = "another"
     with pytest.raises(CellLost, match="box: the device restarted during the cell"):
         running.poll()
 
@@ -355,7 +353,7 @@ def test_a_broken_copy_that_gets_on_is_gone_on_from(device: Device, tmp_path: Pa
 
     link = Shaky()
     target = device.target(LoopLink())
-    target._link = link
+    target._shell._link = link
     target.heed(lambda _seconds: None)
     source = tmp_path / "source"
     source.write_text("whole")
@@ -370,8 +368,8 @@ def test_a_cell_is_vouched_for_only_while_the_lock_was_ours(device: Device, camp
     assert until_ended(running) == 0
     target.vouch()
     running = start(target, campaign / "cell2", "true")
-    assert target._holder is not None
-    os.kill(target._holder, signal.SIGKILL)
+    assert target._lease.holder is not None
+    os.kill(target._lease.holder, signal.SIGKILL)
     assert until_ended(running) == 0
     with pytest.raises(CellLost, match="box: the device's lock was lost during the cell"):
         target.vouch()
@@ -417,7 +415,7 @@ def test_another_device_at_the_address_is_no_restart(device: Device, campaign: P
     target = device.target(link)
     target.claim(owner_of(campaign))
     running = start(target, campaign / "cell", "sleep", "60")
-    target._key = "of the device before"
+    target._shell.key = "of the device before"
     link.cut()
     with pytest.raises(DeviceError, match="box: another device answers in its place"):
         until_ended(running)
