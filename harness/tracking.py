@@ -117,12 +117,10 @@ class CampaignLog:
         logged to its end. `in_time`: asked before each request of a cell, raises when there is no
         time left. `answer_s`: in which a server says that it is well. Raises TrackingError.
         """
-        try:
-            data = read_campaign(self.campaign_dir, running=running, standing=standing)
-        except (HarnessError, OSError) as e:
-            raise TrackingError(str(e)) from e
         known, self._known = self._known, None  # whatever fails, the store is asked next time
         with _environment(), _named(self.where), alone(self.campaign_dir):
+            # not before: whoever logged it meanwhile knew more, which would be taken back
+            data = self._read(running=running, standing=standing)
             check_answers(self.where, answer_s)
             if known is None or not running:
                 known = self._ask(data)
@@ -133,6 +131,12 @@ class CampaignLog:
             sync_parent(known, data)
         self._known = known
         return known.parent.run_id
+
+    def _read(self, *, running: bool, standing: str | None) -> CampaignData:
+        try:
+            return read_campaign(self.campaign_dir, running=running, standing=standing)
+        except (HarnessError, OSError) as e:
+            raise TrackingError(str(e)) from e
 
     def _ask(self, data: CampaignData) -> Known:
         """What is in the store, or is made there: the campaign's run, and its cells."""

@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_parts import EXPERIMENT, assert_whole, parent_of, write_campaign, write_journal
+from tracking_parts import (
+    EXPERIMENT,
+    assert_whole,
+    parent_of,
+    write_campaign,
+    write_journal,
+    write_journal_again,
+)
 
+from harness import tracking
 from harness.journal import Journal, write_json
 from harness.rundir import SWEEP, Sweep
 from harness.tracking import CampaignLog, log_campaign
@@ -202,3 +210,27 @@ def test_a_harness_whose_pipe_is_closed_before_its_journal_is_marked_killed(runs
         assert parent_of(default_uri(runs), directory.name).info.status == "RUNNING"
     assert worker.wait(60) == 0
     assert parent_of(default_uri(runs), directory.name).info.status == "KILLED"
+
+
+def test_what_another_logged_while_one_waited_is_not_taken_back(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that logs for a harness that was killed, and the one of its resume."""
+    directory = write_campaign(runs)
+    write_journal(directory)
+    last = directory / "cells" / "02-sentinel"
+    aside = last.rename(directory / "sentinel")
+    write_journal_again(directory)
+    alone = tracking.alone
+
+    @contextlib.contextmanager
+    def late(campaign_dir: Path) -> Iterator[None]:
+        with alone(campaign_dir):
+            if aside.exists():
+                aside.rename(last)
+                write_journal(directory, "campaign_resumed", "campaign_finished")
+            yield
+
+    monkeypatch.setattr(tracking, "alone", late)
+    log(directory)
+    assert_whole(default_uri(runs), directory)
