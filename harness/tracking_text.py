@@ -17,7 +17,14 @@ _SECRET = re.compile(
 _CREDENTIALS = (
     (re.compile(r"(?<=://)[^/?#\s]*@"), ""),
     (re.compile(r"(?<=://)[^/:@\s]*:[^@\s]*@"), ""),
-    (re.compile(r"([?&](?:user|password|passwd|token|secret)=)[^&#\s]*", re.IGNORECASE), r"\1***"),
+    (
+        re.compile(
+            r"([?&#](?:user|[\w.-]*(?:password|passwd|pwd|token|secret|api_?key|auth|sig(?:nature)?))=)"
+            r"[^&#\s]*",
+            re.IGNORECASE,
+        ),
+        r"\1***",
+    ),
 )
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_./ -]")
 # part of a value, so that what was cut cannot be mistaken for the whole

@@ -13,6 +13,7 @@ from tracking_parts import write_campaign, write_journal
 
 from harness.judgement import Measured
 from harness.tracking_data import RunStatus, read_campaign
+from harness.tracking_text import without_credentials
 
 
 @pytest.mark.parametrize(
@@ -104,3 +105,19 @@ def test_an_import_is_logged_by_its_own_journal(tmp_path: Path) -> None:
     assert read_campaign(directory).parent.status == "FINISHED"
     next(directory.glob("cells/*/record.json")).write_text("{")
     assert read_campaign(directory).parent.status == "FAILED"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://h:9/?access_token=hunter2",
+        "http://h/?x=1&api_key=hunter2&y=2",
+        "postgresql://h/db?sslpassword=hunter2",
+        "http://h/?X-Amz-Signature=hunter2",
+        "http://h/#id_token=hunter2",
+    ],
+)
+def test_what_an_address_names_a_secret_is_one(uri: str) -> None:
+    """It is stored in config.yaml and journal.jsonl, and logged."""
+    assert without_credentials(uri) == uri.replace("hunter2", "***")
+    assert without_credentials("http://h/?tokens=5&author=joe") == "http://h/?tokens=5&author=joe"
