@@ -67,7 +67,17 @@ def unlike(arm: str, baseline: Night, candidate: Night) -> list[str]:
     for night, own in zip((baseline, candidate), cells, strict=True):
         problems += [f"{night.id}: {arm} is no single configuration: {w}" for w in mixed(own)]
     b, c = cells
+    if arm not in baseline.plan.arms and arm not in candidate.plan.arms and not _model_of([*b, *c]):
+        problems.append(
+            f"neither campaign says which model and settings {arm} ran with: nothing shows that it "
+            "is one configuration"
+        )
     return problems + (other_identity(b[0], c[0]) if b and c else [])
+
+
+def _model_of(cells: Sequence[CellRecord]) -> bool:
+    """Whether it is known, of imported tables say, what ran at least."""
+    return any(r.identity.model_sha256 is not None for r in cells)
 
 
 def mixed(cells: Sequence[CellRecord]) -> list[str]:
