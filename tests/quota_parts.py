@@ -153,8 +153,9 @@ def _remove(quota: CpuQuota) -> None:
 def _empty(directory: Path) -> None:
     deadline = time.monotonic() + 60
     while directory.exists():
-        for pid in (directory / "cgroup.procs").read_text().split():
-            with contextlib.suppress(ProcessLookupError):
+        # a stale one may be removed by somebody else at the same time
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for pid in (directory / "cgroup.procs").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
         with contextlib.suppress(OSError):
             directory.rmdir()

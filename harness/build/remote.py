@@ -41,12 +41,13 @@ _PERCENT = re.compile(r"\[ *(\d+)%\] (.*)")
 
 # $1: the build's directory, $2: this attempt's name. Started twice, it runs once. It holds the
 # device's lock $3, for which it waits $4 seconds: compiling would disturb whoever measures. It is
-# made as the launcher makes it: a file of another user in /tmp cannot be opened to be made.
+# made as the launcher makes it: a file of another user in /tmp cannot be opened to be made. It is
+# asked at any moment: its number or code is there whole, or not, and the lock is free by the code.
 _START = """
 cd -- "$1" || exit 1
 [ -e "pid-$2" ] && exit 0
 setsid sh -c '
-    echo $$ >"pid-$1"
+    echo $$ >"pid-$1.new"; mv "pid-$1.new" "pid-$1"
     exec 9>lock; flock 9
     rm -f build.log
     [ -e "$2" ] || (umask 0; set -C; : >"$2")
@@ -60,6 +61,7 @@ setsid sh -c '
     else
         echo busy >"code-$1.new"
     fi
+    exec 8<&-
     mv "code-$1.new" "code-$1"
 ' sh "$2" "$3" "$4" >/dev/null 2>&1 </dev/null &
 for i in 1 2 3 4 5 6 7 8 9; do [ -e "pid-$2" ] && exit 0; sleep 1; done

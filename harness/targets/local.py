@@ -25,6 +25,11 @@ from harness.targets.link import Finished
 from harness.targets.lockfile import DEFAULT_LOCK, busy, open_lock, require_own_content
 from harness.targets.target import CHANGED, Owner, PageCache
 
+# Whoever looks whether a lock is held has it for an instant; on a busy machine that can be a few
+# time slices, and a process that was killed needs as long to let go.
+LOOKED_AT_S = 0.3
+_LOOK_S = 0.01
+
 
 class LocalRunning:
     """A program of this machine, a child of ours, from its start to its end."""
@@ -83,12 +88,10 @@ class LocalTarget:
     def claim(self, owner: Owner) -> None:
         """Hold the device's lock; the kernel lets it go when this process ends, however it ends."""
         fd = open_lock(self._device_lock)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked_soon(fd):
             held = os.pread(fd, 65536, 0)
             os.close(fd)
-            raise busy(self.id.name, held, time.monotonic()) from None
+            raise busy(self.id.name, held, time.monotonic())
         try:
             require_own_content(fd, self._device_lock)
         except BaseException:
@@ -247,6 +250,19 @@ class LocalTarget:
                 os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = None
+
+
+def _locked_soon(fd: int) -> bool:
+    deadline = time.monotonic() + LOOKED_AT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_S)
+        else:
+            return True
 
 
 def _identity(file: Path) -> tuple[int, int, int]:

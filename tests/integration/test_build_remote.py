@@ -39,7 +39,6 @@ target_link_libraries(moe-engine PRIVATE llama)
 target_compile_definitions(moe-engine PRIVATE
     MOE_BUILD_ID="${MOE_BUILD_ID}" MOE_CPU_LEVEL="${MOE_CPU_LEVEL}")
 """
-SLOW = "execute_process(COMMAND sleep 3)\n"
 ENGINE_MAIN = """
 #include <cstdio>
 int llama();
@@ -53,6 +52,12 @@ project(small LANGUAGES CXX)
 add_executable(moe-launcher src/main.cpp)
 """
 LAUNCHER_MAIN = '#include <cstdio>\nint main() { std::printf("moe-launcher 1\\n"); }\n'
+
+
+def slow_until(file: Path) -> str:
+    """Of a project whose configuration does not end before the file is there."""
+    wait = f"until [ -e '{file}' ]; do sleep 0.05; done"
+    return f'{ENGINE_PROJECT}execute_process(COMMAND sh -c "{wait}")\n'
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -229,11 +234,10 @@ def test_a_build_that_is_killed_there_is_told_and_can_be_run_again(
     home = Path(host.home)
 
     def kill() -> None:
-        for _ in range(300):
-            for file in home.rglob("pid-*"):
-                if (file.parent / "out" / "CMakeCache.txt").exists() or file.read_text().strip():
-                    os.killpg(int(file.read_text()), 9)
-                    return
+        for _ in range(6000):
+            for file in home.rglob("pid-*[!w]"):  # not what is still .new
+                os.killpg(int(file.read_text()), 9)
+                return
             time.sleep(0.1)
 
     killer = threading.Thread(target=kill)
@@ -253,7 +257,7 @@ def test_nothing_is_compiled_while_a_campaign_measures_there(
         with pytest.raises(DeviceError, match="board: a campaign measures there, so nothing is co"):
             built(host, tmp_path / "cache", llama)
         assert not list(Path(host.home).rglob("out"))
-        waiting = dataclasses.replace(host, wait_s=60)
+        waiting = dataclasses.replace(host, wait_s=600)
         threading.Timer(2, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
         assert built(waiting, tmp_path / "cache", llama).source == "built"
 
@@ -269,7 +273,8 @@ def test_a_device_lock_that_cannot_be_is_named(
 def test_the_device_is_taken_while_it_compiles(
     host: BuildHost, llama: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (sources / "CMakeLists.txt").write_text(ENGINE_PROJECT + SLOW)
+    go = tmp_path / "go"
+    (sources / "CMakeLists.txt").write_text(slow_until(go))
     seen: list[bool] = []
 
     def look(log: str, name: str, report: Any) -> None:
@@ -280,12 +285,28 @@ def test_the_device_is_taken_while_it_compiles(
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 seen.append(True)
+        go.touch()
 
     monkeypatch.setattr(remote, "_tell", look)
     built(host, tmp_path / "cache", llama)
     assert seen
     with Path(host.device_lock).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # and let go
+
+
+def test_whoever_sees_the_end_of_a_build_finds_the_device_free(
+    host: BuildHost, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while what told it has not ended yet; and a number that comes late is waited for."""
+    folder = tmp_path / "slow bin"
+    late = 'case "$2" in pid-*) sleep 1;; esac'
+    long = 'case "$2" in code-*) sleep 3;; esac'
+    write(folder, {"mv": f'#!/bin/sh\n{late}\n{shutil.which("mv")} "$@"\n{long}\n'})
+    (folder / "mv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    assert built(host, tmp_path / "cache", llama).source == "built"
+    with Path(host.device_lock).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_stopping_here_stops_it_there(
@@ -309,7 +330,7 @@ def test_stopping_here_stops_it_there(
     with pytest.raises(KeyboardInterrupt):
         built(host, tmp_path / "cache", llama)
     assert looks
-    for _ in range(50):
+    for _ in range(600):
         if not sleeping():
             return
         time.sleep(0.1)
@@ -334,7 +355,8 @@ def test_another_machine_over_adb_or_without_a_host_is_refused(tmp_path: Path) -
 def test_over_ssh_and_over_a_break_in_it(
     llama: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (sources / "CMakeLists.txt").write_text(ENGINE_PROJECT + SLOW)
+    go = tmp_path / "go"
+    (sources / "CMakeLists.txt").write_text(slow_until(go))
     machine = Sshd(tmp_path / "sshd")
     machine.start()
     target = RemoteTarget(
@@ -344,7 +366,7 @@ def test_over_ssh_and_over_a_break_in_it(
         directory=str(tmp_path / "home there"),
         device_lock=str(tmp_path / "device.lock"),
         lease_s=10,
-        reconnect_s=60,
+        reconnect_s=600,
     )
     told: list[str] = []
     target.say = told.append
@@ -355,6 +377,7 @@ def test_over_ssh_and_over_a_break_in_it(
             breaks.clear()
             machine.stop()
             machine.start()
+            go.touch()
 
     monkeypatch.setattr(remote, "_tell", interrupt)
     try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from launcher_parts import is_alive
 from loop_link import LoopLink
 
 from harness.cachedir import sha256_file
@@ -22,9 +23,10 @@ from harness.targets.remote import RemoteTarget
 from harness.targets.remote_running import RemoteRunning
 from harness.targets.target import CellLost, DeviceBusy
 
-LEASE_S = 3.0
-# TERM, 2 s, KILL, and a machine that is busy
-ENDED_S = LEASE_S + 10.0
+# so long nobody here is silent, on a machine that is busy
+LEASE_S = 10.0
+# TERM, 2 s, KILL, and such a machine
+ENDED_S = LEASE_S + 60.0
 NASTY = "a b'c\"d$(touch x)`e`\n\\ü;&|<>*?"
 
 
@@ -71,7 +73,7 @@ def start(target: RemoteTarget, cell_dir: Path, *program: str) -> RemoteRunning:
     )
 
 
-def until_ended(running: RemoteRunning, limit_s: float = 20.0) -> int:
+def until_ended(running: RemoteRunning, limit_s: float = 240.0) -> int:
     end = time.monotonic() + limit_s
     while (code := running.poll()) is None:
         assert time.monotonic() < end, "still running"
@@ -79,7 +81,7 @@ def until_ended(running: RemoteRunning, limit_s: float = 20.0) -> int:
     return code
 
 
-def wait_for(is_so: Callable[[], bool], limit_s: float) -> None:
+def wait_for(is_so: Callable[[], bool], limit_s: float = 120.0) -> None:
     end = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end, "it did not come to be"
@@ -113,10 +115,13 @@ def test_a_cell_goes_on_while_the_connection_is_away(device: Device, campaign: P
     said: list[str] = []
     target.say = said.append
     target.claim(owner_of(campaign))
-    running = start(target, campaign / "cell", "sh", "-c", "sleep 2; echo whole")
+    go = device.root / "go"
+    script = f"until [ -e {go} ]; do sleep 0.02; done; echo whole"
+    running = start(target, campaign / "cell", "sh", "-c", script)
     assert running.poll() is None
     link.refuse_reconnects = 1
     link.cut()
+    go.touch()
     assert until_ended(running) == 0
     target.get(target.work_dir(campaign / "cell"), campaign / "cell")
     assert (campaign / "cell" / "stdout.txt").read_text() == "whole\n"
@@ -133,7 +138,7 @@ def test_a_connection_that_breaks_while_nothing_is_asked_is_mended(
     target = device.target(link)
     target.claim(owner_of(campaign))
     link.cut()
-    wait_for(lambda: target._lease.lost() is not None, 5.0)
+    wait_for(lambda: target._lease.lost() is not None)
     target.keep()
     assert not link.down
     time.sleep(LEASE_S + 1.0)  # it beats again, and so has the device still
@@ -178,12 +183,12 @@ def test_a_device_that_hears_nothing_ends_the_cell(device: Device, campaign: Pat
     target = device.target(link, reconnect_s=60.0)
     target.claim(owner_of(campaign))
     pid_file = device.root / "pid"
-    running = start(target, campaign / "cell", "sh", "-c", f"echo $$ > {pid_file}; sleep 60")
-    wait_for(lambda: pid_file.exists() and pid_file.read_text() != "", 5.0)
+    running = start(target, campaign / "cell", "sh", "-c", f"echo $$ > {pid_file}; sleep 600")
+    wait_for(lambda: pid_file.exists() and pid_file.read_text() != "")
     pid = int(pid_file.read_text())
     link.refuse_reconnects = 6  # longer than the lease
     link.cut()
-    assert until_ended(running, 40.0) == 0
+    assert until_ended(running) == 0
     assert not Path(f"/proc/{pid}").exists()
     target.get(target.work_dir(campaign / "cell"), campaign / "cell")
     assert json.loads((campaign / "cell" / "result.json").read_text())["host_lost"] is True
@@ -193,7 +198,7 @@ def test_what_a_killed_harness_leaves_is_gone_soon(device: Device, campaign: Pat
     link = LoopLink()
     target = device.target(link)
     target.claim(owner_of(campaign))
-    start(target, campaign / "cell", "sleep", "60")
+    start(target, campaign / "cell", "sleep", "600")
     target._lease.drop()  # no beat comes any more
     mine = f"{device.root}/"
     began = time.monotonic()
@@ -219,21 +224,21 @@ def test_a_device_that_stays_away_is_given_up(device: Device, campaign: Path) ->
     link = LoopLink()
     target = device.target(link, reconnect_s=1.0)
     target.claim(owner_of(campaign))
-    running = start(target, campaign / "cell", "sleep", "60")
+    running = start(target, campaign / "cell", "sleep", "600")
     link.refuse_reconnects = 1000
     link.cut()
     with pytest.raises(DeviceError, match=r"box: no connection for .*what was measured is kept"):
         until_ended(running)
-    began = time.monotonic()
+    left = link.refuse_reconnects
     with pytest.raises(DeviceError, match="no connection"):
         target.call(["true"])
-    assert time.monotonic() - began < 1.0  # not waited for twice
+    assert link.refuse_reconnects == left  # not tried, nor waited for, twice
 
 
 def test_another_boot_is_a_lost_cell(device: Device, campaign: Path) -> None:
     target = device.target(LoopLink())
     target.claim(owner_of(campaign))
-    running = start(target, campaign / "cell", "sleep", "60")
+    running = start(target, campaign / "cell", "sleep", "600")
     target._lease.boot_id = "another"
     with pytest.raises(CellLost, match="box: the device restarted during the cell"):
         running.poll()
@@ -320,8 +325,9 @@ def test_what_an_earlier_attempt_left_is_no_result(device: Device, campaign: Pat
 def test_a_stop_is_heeded_while_the_network_says_nothing(device: Device, campaign: Path) -> None:
     class Deaf(LoopLink):
         def reconnect(self) -> None:
-            time.sleep(20)
+            over.wait(60)
 
+    over = threading.Event()
     link, stop = Deaf(), StopFlag()
     target = device.target(link)
     target.heed(stop.nap)
@@ -333,7 +339,8 @@ def test_a_stop_is_heeded_while_the_network_says_nothing(device: Device, campaig
         with pytest.raises(Interrupted, match="SIGINT"):
             target.call(["true"])
     target.close()
-    assert 0.5 < time.monotonic() - began < 3.0
+    assert 0.5 < time.monotonic() - began < 30.0
+    over.set()
 
 
 def test_a_broken_copy_that_gets_on_is_gone_on_from(device: Device, tmp_path: Path) -> None:
@@ -368,8 +375,10 @@ def test_a_cell_is_vouched_for_only_while_the_lock_was_ours(device: Device, camp
     assert until_ended(running) == 0
     target.vouch()
     running = start(target, campaign / "cell2", "true")
-    assert target._lease.holder is not None
-    os.kill(target._lease.holder, signal.SIGKILL)
+    holder = target._lease.holder
+    assert holder is not None
+    os.kill(holder, signal.SIGKILL)
+    wait_for(lambda: not is_alive(holder))
     assert until_ended(running) == 0
     with pytest.raises(CellLost, match="box: the device's lock was lost during the cell"):
         target.vouch()
@@ -414,7 +423,7 @@ def test_another_device_at_the_address_is_no_restart(device: Device, campaign: P
     link = LoopLink()
     target = device.target(link)
     target.claim(owner_of(campaign))
-    running = start(target, campaign / "cell", "sleep", "60")
+    running = start(target, campaign / "cell", "sleep", "600")
     target._shell.key = "of the device before"
     link.cut()
     with pytest.raises(DeviceError, match="box: another device answers in its place"):

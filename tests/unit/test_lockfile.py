@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -55,6 +56,18 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         holder.wait()
     mine.claim(owner_of(tmp_path))
     mine.close()
+
+
+def test_who_only_looks_is_not_taken_for_a_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the launcher does at any moment: it has the lock until we have waited once."""
+    with (tmp_path / "lock").open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+        mine = target(tmp_path / "lock")
+        mine.claim(owner_of(tmp_path))
+        mine.close()
 
 
 def test_waiting_ends_when_the_device_is_free(tmp_path: Path) -> None:
