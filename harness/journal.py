@@ -36,8 +36,8 @@ _NEEDED: dict[str, dict[str, type]] = {
     "cell_started": {"index": int},
     "cell_finished": {"index": int, "record": str, "sha256": str},
 }
-# so long a look whether a campaign runs may, at most, stand in the way of running it
-LOOKED_AT_S = 0.1
+# a look whether a campaign runs may stand in the way of running it; whoever looks may be held up
+TRIES, LOOKED_AT_S = 5, 0.1
 
 
 @dataclass(frozen=True)
@@ -366,14 +366,14 @@ def _repair(fd: int, content: bytes, repaired: bytes) -> None:
 
 
 def _lock(fd: int, campaign_dir: Path) -> None:
-    for more in (True, False):
+    for tries_left in reversed(range(TRIES)):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as e:
             if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            if not more:
+            if tries_left == 0:
                 raise UsageError(f"{campaign_dir}: another process is running this campaign") from e
         time.sleep(LOOKED_AT_S)  # it may be one that only looks: `is_running`
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -192,6 +194,23 @@ Journal.open(Path({str(tmp_path)!r}))
             Journal.open(tmp_path)
     with Journal.open(tmp_path):
         pass
+
+
+def test_whoever_only_looks_does_not_stand_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:  # it was not running until now
+            os.close(look)
+
+    monkeypatch.setattr(journal_module, "time", SimpleNamespace(sleep=nap))
+    with Journal.open(tmp_path):
+        assert len(naps) == 3
 
 
 def test_the_lock_is_not_inherited_by_programs_that_are_started(tmp_path: Path) -> None:
