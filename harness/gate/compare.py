@@ -85,7 +85,8 @@ class _Pair:
             if problems:
                 yield Case(arm, metric.name, "none", reasons=tuple(problems), failed=bool(failed))
             else:
-                yield self._with_lost(self._with_failures(self._case(arm, metric), failed))
+                case = self._with_missing(self._case(arm, metric), metric)
+                yield self._with_lost(self._with_failures(case, failed))
         if not problems and (output := self._output(arm)) is not None:
             yield self._with_lost(output)
 
@@ -94,6 +95,20 @@ class _Pair:
         if not any(r.status == "ok" for r in self.baseline.cells_of(arm)):
             return []
         return [w for r in self.candidate.cells_of(arm) if not r.is_result for w in no_speed(r)]
+
+    def _with_missing(self, case: Case, metric: Metric) -> Case:
+        """What was not measured in a cell that ended well is no pass for it, as no output is.
+
+        Of a limit the one cell that did not keep it may be the one that is not known.
+        """
+        without = [
+            f"{r.cell} has no {metric.name} now: what was not measured did not pass"
+            for r in self.candidate.cells_of(case.arm)
+            if r.status == "ok" and metric.of(r) is None
+        ]
+        if not without or case.outcome != "pass":
+            return case
+        return replace(case, outcome="none", reasons=(*without, *case.reasons))
 
     @staticmethod
     def _with_failures(case: Case, failed: list[str]) -> Case:
