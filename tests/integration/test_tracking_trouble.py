@@ -135,7 +135,7 @@ def test_a_server_in_trouble_costs_seconds_and_one_line(
     ended = {e["index"]: e["unix_s"] for e in events if e["event"] == "cell_finished"}
     waited = {e["index"]: e["unix_s"] for e in events if e["event"] == "cell_waiting"}
     # what else is done in between is next to nothing, but this machine may be busy
-    assert all(waited[i + 1] - ended[i] < CELL_S + 10 for i in range(3))
+    assert all(waited[i + 1] - ended[i] < CELL_S + 40 for i in range(3))
 
     (directory.parent / "mlflow.db").write_bytes(empty_store)
     words = [*command.split()[1:], "--uri", default_uri(directory.parent)]
@@ -177,7 +177,7 @@ def test_the_process_that_logs_sleeps_while_a_cell_runs(runs: Path) -> None:
     directory = write_campaign(runs)
     with LoggingProcess() as process:
         process.ask(
-            Request(str(directory), None, str(runs), EXPERIMENT, 100, 20, True), at_most_s=100
+            Request(str(directory), None, str(runs), EXPERIMENT, 600, 120, True), at_most_s=600
         )
         assert process.pid is not None
         worker = psutil.Process(process.pid)

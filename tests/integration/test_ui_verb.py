@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from harness.cli import main
 from harness.errors import HarnessError, UsageError
@@ -86,8 +87,7 @@ def test_a_file_that_is_no_store_is_left_as_it_is(tmp_path: Path, content: bytes
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    address = f"http://127.0.0.1:{free_port()}"
     assert refused("--uri", address).startswith(f"MLflow store {address}: ")
 
 
