@@ -6,18 +6,27 @@ Reads a tracking store through its client; writes the views of an experiment int
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from harness.tracking_views import VIEWS, View, experiment_tags
+from harness.tracking_views import (
+    VIEWS,
+    View,
+    experiment_tags,
+    narrowed,
+    narrowed_tags,
+    tag_is,
+)
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 # MLflow has two sides, and shows the one for chat models unless told otherwise
 _SIDE = "workflowType=machine_learning"
+_CAMPAIGNS = tag_is("harness.kind", "campaign")
 # Runs that MLflow's comparison shows side by side before it is no longer one.
 COMPARED_AT_MOST = 100
 
@@ -40,7 +49,7 @@ def newest(client: MlflowClient) -> CampaignPages | None:
         return None
     runs = client.search_runs(
         list(experiments),
-        "tags.`harness.kind` = 'campaign'",
+        _CAMPAIGNS,
         max_results=1,
         order_by=["attributes.start_time DESC"],
     )
@@ -50,10 +59,9 @@ def newest(client: MlflowClient) -> CampaignPages | None:
 def find(client: MlflowClient, campaign: str) -> CampaignPages | None:
     """The campaign of that id."""
     experiments = _experiments(client)
-    mark = '"' if "'" in campaign else "'"  # the query language has both, and no escapes
     runs = client.search_runs(
         list(experiments),
-        f"tags.`harness.campaign` = {mark}{campaign}{mark} and tags.`harness.kind` = 'campaign'",
+        f"{tag_is('harness.campaign', campaign)} and {_CAMPAIGNS}",
         max_results=1,
     )
     return _pages(client, runs[0], experiments) if runs else None
@@ -66,7 +74,7 @@ def campaigns(client: MlflowClient, most: int = 100) -> list[str]:
         return []
     runs = client.search_runs(
         list(experiments),
-        "tags.`harness.kind` = 'campaign'",
+        _CAMPAIGNS,
         max_results=most,
         order_by=["attributes.start_time DESC"],
     )
@@ -77,11 +85,30 @@ def keep_views(client: MlflowClient) -> None:
     """Every experiment with campaigns has our views; those that a user made stay."""
     for experiment in client.search_experiments():
         missing = {k: v for k, v in experiment_tags().items() if experiment.tags.get(k) != v}
-        if missing and client.search_runs(
-            [experiment.experiment_id], "tags.`harness.kind` = 'campaign'", max_results=1
-        ):
+        if missing and client.search_runs([experiment.experiment_id], _CAMPAIGNS, max_results=1):
             for key, value in missing.items():
                 client.set_experiment_tag(experiment.experiment_id, key, value)
+
+
+def keep_narrowed(client: MlflowClient, pages: Sequence[CampaignPages]) -> dict[str, list[View]]:
+    """Views of these campaigns alone, by experiment; none where they have too many cells."""
+    found: dict[str, list[View]] = {}
+    for experiment_id in dict.fromkeys(p.experiment_id for p in pages):
+        own = [p for p in pages if p.experiment_id == experiment_id]
+        if len(own) > 1 and any(len(p.cell_run_ids) >= COMPARED_AT_MOST for p in own):
+            continue  # not all of them are known
+        views = narrowed(
+            {p.run_id: p.campaign for p in own}, [r for p in own for r in p.cell_run_ids]
+        )
+        there = client.get_experiment(experiment_id).tags
+        tags, outdated = narrowed_tags(views, there, round(time.time() * 1000))
+        for key, value in tags.items():
+            client.set_experiment_tag(experiment_id, key, value)
+        for key in outdated:
+            client.delete_experiment_tag(experiment_id, key)
+        if tags:
+            found[experiment_id] = list(views)
+    return found
 
 
 def _experiments(client: MlflowClient) -> dict[str, str]:
@@ -128,16 +155,28 @@ def run_url(base: str, pages: CampaignPages) -> str:
     return f"{base}/#/experiments/{pages.experiment_id}/runs/{pages.run_id}?{_SIDE}"
 
 
-def addresses(base: str, pages: Sequence[CampaignPages]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What to look at, and where: of these campaigns alone, then of their whole experiments."""
+def addresses(
+    base: str, pages: Sequence[CampaignPages], views: Mapping[str, Sequence[View]]
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What to look at, and where: of these campaigns alone, then of their whole experiments.
+
+    `views`: of these campaigns, by experiment.
+    """
     several = len(pages) > 1
     own = [(f"verdict of {p.campaign}" if several else "verdict", run_url(base, p)) for p in pages]
     if sum(len(p.cell_run_ids) for p in pages) > 1:
         own.append(("compare cells", compare_url(base, pages)))
+    experiments = {p.experiment_id: p.experiment for p in pages}
+    for experiment_id, narrow in views.items():
+        of = f" of {experiments[experiment_id]}" if len(experiments) > 1 else ""
+        own += [
+            (shown.name + of, view_url(base, experiment_id, view))
+            for shown, view in zip(VIEWS, narrow, strict=True)
+        ]
     found = [(" and ".join(p.campaign for p in pages), own)]
-    for experiment_id, name in {p.experiment_id: p.experiment for p in pages}.items():
-        views = [(view.name, view_url(base, experiment_id, view)) for view in VIEWS]
-        found.append((f"all campaigns of {name}, newest first", views))
+    for experiment_id, name in experiments.items():
+        whole = [(view.name, view_url(base, experiment_id, view)) for view in VIEWS]
+        found.append((f"all campaigns of {name}, newest first", whole))
     return found
 
 

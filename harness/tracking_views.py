@@ -7,13 +7,20 @@ order, with which columns and charts. Without one its table shows none of what w
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _PREFIX = "mlflow.sharedViewState."
+# of views of campaigns that were named: which, and of what
+_NARROWED = re.compile(re.escape(_PREFIX) + r"harness-(?P<of>[0-9a-f]{8})-\w+")
+# of so many sets of campaigns an experiment keeps its views
+MOST_NARROWED = 5
+TAG_CHARS = 5000
 # MLflow wants a time for each; one that never changes keeps the tags what they are
 _SAVED_MS = 1_790_000_000_000
 _PLAIN = "Model metrics"  # MLflow's section for metrics without a group
@@ -48,18 +55,84 @@ def experiment_tags() -> dict[str, str]:
         # else MLflow shows its pages for chat models first
         "mlflow.experimentKind": "custom_model_development",
         "mlflow.experiment.primaryMetric.name": "tok_s",
-        **{_PREFIX + view.key: _saved(view) for view in VIEWS},
+        **{_PREFIX + view.key: _saved(view, _SAVED_MS) for view in VIEWS},
     }
 
 
-def _saved(view: View) -> str:
+def narrowed(campaigns: Mapping[str, str], cells: Sequence[str]) -> tuple[View, ...]:
+    """Our views of these campaigns alone. `campaigns`: their ids, by run; `cells`: runs.
+
+    Of several by the ids of runs, which MLflow can look for in a list; tags it cannot, nor does it
+    know `or`. So a cell that is logged later is not among them.
+    """
+    of = hashlib.sha256(json.dumps([*campaigns, *cells]).encode()).hexdigest()[:8]
+    ends = [campaign[-4:] for campaign in campaigns.values()]
+    names = " ".join(ends[:3]) + (f" and {len(ends) - 3} more" if len(ends) > 3 else "")
+    found = []
+    for view in VIEWS:
+        if len(campaigns) == 1:
+            (campaign,) = campaigns.values()
+            only = f"{view.state['searchFilter']} and {tag_is('harness.campaign', campaign)}"
+        else:
+            kept = campaigns if view is VIEWS[0] else cells
+            only = f"attributes.run_id IN ({','.join(map(_quoted, kept))})"
+        found.append(
+            replace(
+                view,
+                key=view.key.replace("harness-", f"harness-{of}-"),
+                name=f"{names}: {view.name}",  # the menu cuts the end
+                state={**view.state, "searchFilter": only},
+            )
+        )
+    return tuple(found)
+
+
+def tag_is(tag: str, value: str) -> str:
+    """In MLflow's query language."""
+    return f"tags.`{tag}` = {_quoted(value)}"
+
+
+def _quoted(text: str) -> str:
+    mark = '"' if "'" in text else "'"  # the language has both, and no escapes
+    return f"{mark}{text}{mark}"
+
+
+def narrowed_tags(
+    views: Sequence[View], there: Mapping[str, str], now_ms: int
+) -> tuple[dict[str, str], list[str]]:
+    """What to tag an experiment with for `views`, and which of the tags `there` are to go.
+
+    Nothing where a tag cannot hold them: they are too many campaigns then.
+    """
+    tags = {_PREFIX + view.key: _saved(view, now_ms) for view in views}
+    if any(len(value) > TAG_CHARS for value in tags.values()):
+        return {}, []
+    last: dict[str, int] = {}
+    old = {key: found["of"] for key in there if (found := _NARROWED.fullmatch(key))}
+    for key, of in old.items():
+        last[of] = max(last.get(of, 0), _saved_ms(there[key]))
+    for key in tags:
+        last[_NARROWED.fullmatch(key)["of"]] = now_ms  # type: ignore[index]
+    kept = sorted(last, key=lambda of: last[of])[-MOST_NARROWED:]
+    return tags, [key for key, of in old.items() if of not in kept]
+
+
+def _saved_ms(tag: str) -> int:
+    """When a view was saved; 0 of what nobody can read."""
+    try:
+        return int(json.loads(tag)["updatedAt"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _saved(view: View, saved_ms: int) -> str:
     """As MLflow stores a view; packed, as a tag holds 5000 characters."""
     packed = base64.b64encode(zlib.compress(json.dumps(view.state).encode(), 9)).decode()
     return json.dumps(
         {
             "name": view.name,
-            "createdAt": _SAVED_MS,
-            "updatedAt": _SAVED_MS,
+            "createdAt": saved_ms,
+            "updatedAt": saved_ms,
             "state": f"deflate;{packed}",
         }
     )
@@ -70,7 +143,7 @@ def _table(
 ) -> dict[str, Any]:
     order = [_run_name(), *columns]
     return {
-        "searchFilter": f"tags.`harness.kind` = '{kind}'",
+        "searchFilter": tag_is("harness.kind", kind),
         "orderByKey": order_by,
         "orderByAsc": False,
         "lifecycleFilter": "Active",

@@ -113,7 +113,14 @@ def _serve(runs_dir: Path, names: Sequence[str], host: str, port: int | None) ->
 
 
 def _what_to_look_at(uri: str, base: str, names: Sequence[str]) -> list[str]:
-    from harness.tracking_pages import addresses, campaigns, find, keep_views, newest
+    from harness.tracking_pages import (
+        addresses,
+        campaigns,
+        find,
+        keep_narrowed,
+        keep_views,
+        newest,
+    )
     from harness.tracking_server import open_client
 
     with open_client(uri) as client:
@@ -133,7 +140,8 @@ def _what_to_look_at(uri: str, base: str, names: Sequence[str]) -> list[str]:
                 return ["  no campaign is logged in it yet"]
             found = [last]
         keep_views(client)
-    groups = addresses(base, found)
+        views = keep_narrowed(client, found) if names else {}
+    groups = addresses(base, found, views)
     width = max(len(what) for _, rows in groups for what, _ in rows)
     lines = []
     for head, rows in groups:

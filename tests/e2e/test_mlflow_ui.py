@@ -48,6 +48,7 @@ NO_USERS = "/mlflow/users/current"
 # said by browsers, of a page that lays itself out in two steps; nothing is lost
 TWO_STEPS = "ResizeObserver loop completed"
 MISSING = "Failed to load resource"  # which, `failed` says
+ALL = "all campaigns of matched_pair, newest first:\n"
 # what cells are compared by, before all groups of metrics
 COMPARED = ["anon_peak_bytes", "bytes_per_token", "hit_rate", "tok_s"]
 
@@ -68,11 +69,16 @@ class Logged:
 
 @dataclass(frozen=True)
 class Ui:
-    """The verb, running. `pages`: what it printed, by what it called them."""
+    """The verb, running. `pages`: what it printed, by what it called them; `whole`: of all.
+
+    There is another campaign in the store, `other`, which was not asked for.
+    """
 
     campaigns: Sequence[Logged]  # as they were asked for
+    other: Logged
     said: Sequence[str]
     pages: dict[str, str]
+    whole: dict[str, str]
 
     def newest_first(self) -> list[Logged]:
         return sorted(self.campaigns, key=lambda c: c.id, reverse=True)
@@ -112,11 +118,18 @@ def logged(runs: Path, campaign: str, seed: int, io_threads: int) -> Logged:
     return Logged(directory, records, verdict)
 
 
+def links(said: str) -> dict[str, str]:
+    """The addresses in what the verb printed, by what it calls them."""
+    found = [re.fullmatch(r"  (.+?) +(http://\S+)", line) for line in said.splitlines()]
+    return {m[1]: m[2] for m in found if m}
+
+
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     runs = tmp_path_factory.mktemp("mlflow") / "runs"
     runs.mkdir()
     campaigns = [logged(runs, f"{DAY}5a89", 3, 2), logged(runs, f"{DAY}b166", 5, 4)]
+    other = logged(runs, f"{DAY}a0c3", 7, 8)
     argv = [sys.executable, "-m", "harness", "ui", "--runs-dir", str(runs), "--port", "0"]
     with subprocess.Popen(
         [*argv, *(c.id for c in campaigns)], stdout=subprocess.PIPE, text=True
@@ -124,11 +137,11 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         try:
             assert process.stdout is not None
             said = [process.stdout.readline()]
-            while not said[-1].startswith("  cells by token"):
+            while not (said[-1].startswith("  cells by token") and ALL in said):
                 assert said[-1], f"it ended: {said}"
                 said.append(process.stdout.readline())
-            found = [re.fullmatch(r"  (.+?) +(http://\S+)\n", line) for line in said]
-            yield Ui(campaigns, said, {m[1]: m[2] for m in found if m})
+            own, _, whole = "".join(said).partition(ALL)
+            yield Ui(campaigns, other, said, links(own), links(whole))
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait() == 0, "Ctrl-C is how it is meant to end"
@@ -233,15 +246,12 @@ def shown(text: str, number: float | None) -> bool:
 def test_it_says_where_to_look(ui: Ui) -> None:
     assert re.fullmatch(r"MLflow is at http://127\.0\.0\.1:\d+ \(Ctrl-C ends it\)\n", ui.said[0])
     ids = [c.id for c in ui.campaigns]
-    assert list(ui.pages) == [
-        *(f"verdict of {campaign}" for campaign in ids),
-        "compare cells",
-        "campaigns and verdicts",
-        "cells side by side",
-        "cells by token",
-    ]
+    views = ["campaigns and verdicts", "cells side by side", "cells by token"]
+    own = [*(f"verdict of {campaign}" for campaign in ids), "compare cells"]
+    assert list(ui.pages) == [*own, *views]
+    assert list(ui.whole) == views
     heads = [line for line in ui.said[1:] if not line.startswith("  ")]
-    assert heads == [f"{' and '.join(ids)}:\n", "all campaigns of matched_pair, newest first:\n"]
+    assert heads == [f"{' and '.join(ids)}:\n", ALL]
 
 
 def status(url: str, host: str) -> int:
@@ -336,6 +346,23 @@ def test_cells_of_two_campaigns_stand_in_one_table(ui: Ui, seen: Viewed, screens
         timing = {cell.index: cell.status for cell in campaign.verdict.cells}
         assert row["tags.`harness.timing`"] == timing[record.index]
         assert row["params.`arm`"] == record.arm
+    assert complaints(seen) == []
+
+
+def test_of_the_whole_experiment_all_campaigns_are_there(ui: Ui, seen: Viewed) -> None:
+    page = opened(seen, ui.whole["cells side by side"], "arm")
+    rows = table_rows(page)
+    names = [name for c in (*ui.campaigns, ui.other) for name in c.run_names()]
+    assert {r["attributes.`Run Name`"] for r in rows} == set(names)
+    assert complaints(seen) == []
+
+
+def test_of_one_campaign_alone_its_cells_are_there(ui: Ui, seen: Viewed) -> None:
+    base = ui.pages["compare cells"].partition("/#")[0]
+    argv = [sys.executable, "-m", "harness", "ui", "--uri", base, ui.other.id]
+    said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
+    page = opened(seen, links(said.partition(ALL)[0])["cells side by side"], "arm")
+    assert [r["attributes.`Run Name`"] for r in table_rows(page)] == ui.other.run_names()
     assert complaints(seen) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import re
 import zlib
@@ -22,7 +23,15 @@ from harness.tracking_cells import (
     cell_points,
     summaries,
 )
-from harness.tracking_views import VIEWS, experiment_tags
+from harness.tracking_pages import COMPARED_AT_MOST
+from harness.tracking_views import (
+    MOST_NARROWED,
+    VIEWS,
+    View,
+    experiment_tags,
+    narrowed,
+    narrowed_tags,
+)
 
 ROWS = [
     {
@@ -130,3 +139,51 @@ def test_views_are_what_mlflow_reads_and_show_what_is_logged() -> None:
         assert shown <= logged, shown - logged
         sections = {s["uuid"] for s in state.get("compareRunSections", ())}
         assert {c["metricSectionId"] for c in state.get("compareRunCharts", ())} <= sections
+
+
+def run_id(name: object) -> str:
+    return hashlib.sha256(str(name).encode()).hexdigest()[:32]
+
+
+def views_of(*campaigns: int, cells: int = 4) -> tuple[View, ...]:
+    runs = {run_id(c): f"20261130T100000Z-x-a'{c:02d}" for c in campaigns}
+    return narrowed(runs, [run_id((c, i)) for c in campaigns for i in range(cells)])
+
+
+def test_views_of_campaigns_that_were_named_show_these_alone() -> None:
+    campaigns, cells, tokens = views_of(1, 2)
+    asked = [view.state["searchFilter"] for view in (campaigns, cells, tokens)]
+    assert asked[0] == f"attributes.run_id IN ('{run_id(1)}','{run_id(2)}')"
+    assert asked[1] == asked[2]
+    assert {f"'{run_id((c, i))}'" for c in (1, 2) for i in range(4)} == set(
+        asked[1].removeprefix("attributes.run_id IN (").removesuffix(")").split(",")
+    )
+    assert [v.name for v in (campaigns, cells, tokens)] == [f"a'01 a'02: {v.name}" for v in VIEWS]
+    assert views_of(1, 2, 3, 4)[1].name.startswith("a'01 a'02 a'03 and 1 more: ")
+    assert views_of(1, 2)[1].key == cells.key != views_of(1, 3)[1].key
+    (alone,) = {v.state["searchFilter"] for v in views_of(1)[1:]}
+    # by its tag, so that cells that it logs later appear, too
+    named = 'tags.`harness.campaign` = "20261130T100000Z-x-a\'01"'
+    assert alone == f"tags.`harness.kind` = 'cell' and {named}"
+
+
+def test_an_experiment_keeps_the_views_of_the_last_that_were_named() -> None:
+    own = {**experiment_tags(), "mlflow.sharedViewState.mine": "of a user", "other": "tag"}
+    there = dict(own)
+    asked = [1, 2, 3, 4, 5, 1, 6, 7, 8]
+    for now, campaign in enumerate(asked, 1):
+        tags, outdated = narrowed_tags(views_of(campaign, 99), there, now)
+        assert len(tags) == len(VIEWS)
+        there = {k: v for k, v in (there | tags).items() if k not in outdated}
+    last = (5, 1, 6, 7, 8)
+    assert len(last) == MOST_NARROWED
+    kept = {f"mlflow.sharedViewState.{v.key}" for c in last for v in views_of(c, 99)}
+    assert there.keys() == own.keys() | kept
+    assert own.items() <= there.items(), "what is not of these stays as it is"
+
+
+def test_campaigns_of_more_cells_than_a_tag_holds_have_no_views_of_their_own() -> None:
+    tags, _ = narrowed_tags(views_of(1, 2, cells=COMPARED_AT_MOST // 2), {}, 1)
+    assert tags
+    assert all(len(value) <= 5000 for value in tags.values())
+    assert narrowed_tags(views_of(*range(10), cells=36), {}, 1) == ({}, [])
