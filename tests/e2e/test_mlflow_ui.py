@@ -186,6 +186,7 @@ def settled(look: Callable[[], T], is_so: Callable[[T], bool]) -> T:
 def table_rows(page: Page) -> list[dict[str, str]]:
     """The table of runs, as shown: column -> text, in the order of its rows."""
     found: dict[str, dict[str, str]] = {}
+    page.locator(".ag-row .ag-cell").first.wait_for()
     cells = page.locator(".ag-row .ag-cell").evaluate_all(
         "cells => cells.map(c => [c.closest('.ag-row').getAttribute('row-index'),"
         " c.getAttribute('col-id'), c.innerText.trim()])"
@@ -350,7 +351,7 @@ def test_cells_of_two_campaigns_stand_in_one_table(ui: Ui, seen: Viewed, screens
 
 
 def test_of_the_whole_experiment_all_campaigns_are_there(ui: Ui, seen: Viewed) -> None:
-    page = opened(seen, ui.whole["cells side by side"], "arm")
+    page = opened(seen, ui.whole["cells side by side"], ui.other.run_names()[-1])
     rows = table_rows(page)
     names = [name for c in (*ui.campaigns, ui.other) for name in c.run_names()]
     assert {r["attributes.`Run Name`"] for r in rows} == set(names)
@@ -361,7 +362,8 @@ def test_of_one_campaign_alone_its_cells_are_there(ui: Ui, seen: Viewed) -> None
     base = ui.pages["compare cells"].partition("/#")[0]
     argv = [sys.executable, "-m", "harness", "ui", "--uri", base, ui.other.id]
     said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
-    page = opened(seen, links(said.partition(ALL)[0])["cells side by side"], "arm")
+    url = links(said.partition(ALL)[0])["cells side by side"]
+    page = opened(seen, url, ui.other.run_names()[-1])
     assert [r["attributes.`Run Name`"] for r in table_rows(page)] == ui.other.run_names()
     assert complaints(seen) == []
 
