@@ -38,6 +38,16 @@ def launcher(request: pytest.FixtureRequest) -> Path:
     return build / "moe-launcher"
 
 
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest that the harness takes; fake engines read nothing of it. Not to be changed."""
+    from harness.models.resolve import write_model
+
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
+    return path
+
+
 @pytest.fixture
 def cell(launcher: Path, tmp_path: Path) -> Run:
     """Runs one cell in `tmp_path/cell` and returns its result."""

@@ -7,36 +7,23 @@ who is faster is known; the real engine is there twice.
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_builds import fake_build_at
+from pairs_parts import Command, campaign_in, quick, records, run, stored
 from ssh_parts import Sshd, needs_sshd
 
 from harness.tracking_data import read_campaign
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
-REPO = Path(__file__).resolve().parents[2]
-Command = Callable[..., list[str]]
 # of the coins: with them goes which cell is how noisy, and builds of equal speed, too, are called
 # different once in a while
 SEED = "design.seed=4"
 MEASURING = "if '--plan-memory' not in sys.argv: "
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness.models.resolve import write_model
-
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
-    return path
 
 
 @pytest.fixture
@@ -45,21 +32,8 @@ def old(tmp_path: Path) -> Path:
 
 
 def words(launcher: Path, model: Path, place: Path, experiment: str, *overrides: str) -> list[str]:
-    prompt = json.dumps({"wall_ms": 20, "jitter": 0.02}).replace('"', '\\"')
-    return [
-        *(sys.executable, "-m", "harness", f"+experiment={experiment}"),
-        *("model=path", f"model.path={model}", f"runs_dir={place / 'runs'}"),
-        *(f"engine.launcher={launcher}", f"engine.cache_dir={place / 'cache'}", "tracking=off"),
-        *("schedule.spacing_s=0", "schedule.probe_s=0", "schedule.drop_page_cache=false"),
-        *("cell.n_predict=64", "cell.n_ctx=128", f'cell.prompt="{prompt}"', "cell.text=null"),
-        "cell.engine.drop_cold_experts=null",
-        # whatever else runs on the machine that tests is not what is tested
-        *(
-            f"verdict.contaminated.{k}_pct=100000"
-            for k in ("cpu_wait", "neighbour_cpu", "steal_cpu")
-        ),
-        *overrides,
-    ]
+    greedy = ("cell.text=null", "cell.engine.drop_cold_experts=null")
+    return quick(launcher, model, place, f"+experiment={experiment}", *greedy, *overrides)
 
 
 @pytest.fixture
@@ -67,30 +41,9 @@ def command(launcher: Path, model: Path, tmp_path: Path) -> Command:
     return functools.partial(words, launcher, model, tmp_path)
 
 
-def run(argv: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=1200, check=False)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done
-
-
 def error(argv: list[str], code: int) -> str:
     (line,) = run(argv, code).stderr.strip().splitlines()[-1:]
     return line
-
-
-def campaign_in(place: Path) -> Path:
-    (found,) = (place / "runs").iterdir()
-    return found
-
-
-def stored(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def records(campaign: Path) -> list[dict[str, Any]]:
-    found = [stored(p) for p in campaign.glob("cells/*/record.json")]
-    return sorted(found, key=lambda r: int(r["index"]))
 
 
 def test_a_slower_build_is_a_loss_and_what_it_wrote_is_compared(

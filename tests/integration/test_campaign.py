@@ -29,15 +29,6 @@ Command = Callable[..., list[str]]
 Finished = tuple[subprocess.CompletedProcess[str], Path, Command]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness.models.resolve import write_model
-
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
-    return path
-
-
 def words(launcher: Path, model: Path, place: Path, *overrides: str, **behaviour: Any) -> list[str]:
     """The command line of a quick four-cell campaign; `behaviour` is the fake engine's.
 

@@ -15,47 +15,33 @@ from typing import Any
 
 import pytest
 from fake_builds import fake_build_at
-from test_pairs_campaign import REPO, prompt
+from pairs_parts import quick, run
+
+from harness.configure import load_yaml
+from harness.judgement import config_sha256
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 @pytest.fixture(scope="module")
-def place(launcher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(launcher: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three builds, and in `runs` a campaign that the old one made."""
-    from harness.models.resolve import write_model
-
     place = tmp_path_factory.mktemp("gate")
-    model = place / "tiny.gguf"
-    write_model({"kind": "synthetic", "geometry": "tiny"}, model, cache_dir=place)
     for name, own in {"old": {}, "slow": {"pace": 1.3}, "stray": {"stray": 1}}.items():
         fake_build_at(place / name, f"b-{name}", **own)
-    words = (
-        *(sys.executable, "-m", "harness", "+experiment=sequential_pairs", "model=path"),
-        *(f"model.path={model}", f"runs_dir={place / 'runs'}", f"engine.launcher={launcher}"),
-        *(f"engine.binary={place / 'old'}", f"engine.cache_dir={place / 'cache'}"),
-        *("tracking=off", "schedule.spacing_s=0", "schedule.probe_s=0", "cell.text=null"),
-        *("schedule.drop_page_cache=false", "cell.n_predict=64", "cell.n_ctx=128"),
-        *(f"cell.prompt={prompt()}", "cells={baseline:{},candidate:{}}", "design.pairs=1"),
-        "design.seed=4",
-        "cell.engine.drop_cold_experts=null",
-        *(
-            f"verdict.contaminated.{k}_pct=100000"
-            for k in ("cpu_wait", "neighbour_cpu", "steal_cpu")
-        ),
+    run(
+        quick(
+            *(launcher, model, place),
+            *("+experiment=sequential_pairs", f"engine.binary={place / 'old'}", "design.pairs=1"),
+            *("cells={baseline:{},candidate:{}}", "cell.text=null"),
+            *("cell.engine.drop_cold_experts=null", "design.seed=4"),
+        )
     )
-    call(*words)
     return place
 
 
 def call(*argv: str | Path, codes: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
-    words = list(map(str, argv))
-    done = subprocess.run(
-        words, cwd=REPO, capture_output=True, text=True, timeout=1200, check=False
-    )
-    assert done.returncode in codes, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done
+    return run(list(map(str, argv)), *codes)
 
 
 def gate(place: Path, *words: str | Path, codes: tuple[int, ...]) -> Any:
@@ -75,6 +61,15 @@ def refused(place: Path, *words: str | Path) -> str:
 
 def first(place: Path) -> str:
     return min(p.name for p in (place / "runs").iterdir())
+
+
+def started_with(campaign: Path, instead_of: str, words: str) -> None:
+    """As if it had been asked for otherwise: the journal has the hash of the configuration."""
+    config, journal = campaign / "config.yaml", campaign / "journal.jsonl"
+    was = config_sha256(load_yaml(config))
+    assert instead_of in config.read_text() and was in journal.read_text()
+    config.write_text(config.read_text().replace(instead_of, words))
+    journal.write_text(journal.read_text().replace(was, config_sha256(load_yaml(config))))
 
 
 def test_a_slower_build_is_a_regression_and_the_baselines_engine_was_run_beside_it(
@@ -113,9 +108,7 @@ def test_another_output_is_a_regression_before_the_speed_is_known(place: Path) -
 def test_an_engine_that_is_gone_means_the_experiment_anew(place: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(place, copy)
-    runs = copy / "runs"
-    stored = runs / first(copy) / "config.yaml"
-    stored.write_text(stored.read_text().replace(str(place / "old"), str(copy / "gone")))
+    started_with(copy / "runs" / first(copy), str(place / "old"), str(copy / "gone"))
     words = ("--baseline", first(copy), "--", f"engine.binary={place / 'slow'}")
     found = gate(copy, *words, codes=(1, 3))  # without probes here nothing shows two days alike
     assert "is not to be had here any more" in found["notes"][0]
@@ -129,8 +122,7 @@ def test_a_command_line_that_means_something_else_now_is_refused(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(place, copy)
-    stored = copy / "runs" / first(copy) / "config.yaml"
-    stored.write_text(stored.read_text().replace("spacing_s: 0", "spacing_s: 30"))
+    started_with(copy / "runs" / first(copy), "spacing_s: 0", "spacing_s: 30")
     assert "schedule.spacing_s: 30 -> 0" in refused(copy, "--baseline", first(copy))
     assert "did you mean 'baseline'" in refused(copy, "--baseline", first(copy), "--arm", "basline")
     assert "--accept" in refused(copy, "--baseline", first(copy), "--accept")

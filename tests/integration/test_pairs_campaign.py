@@ -12,72 +12,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cell_parts import FAKE_ENGINE
+from pairs_parts import REPO, Command, campaign_in, prompt, quick, records, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
-
-REPO = Path(__file__).resolve().parents[2]
-Command = Callable[..., list[str]]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness.models.resolve import write_model
-
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
-    return path
-
-
-def prompt(**behaviour: Any) -> str:
-    """As a value on the command line; 64 tokens of 20 ms are long enough to judge."""
-    text = json.dumps({"wall_ms": 20, "jitter": 0.02} | behaviour).replace('"', '\\"')
-    return f'"{text}"'
-
-
-def words(launcher: Path, model: Path, place: Path, *overrides: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "harness", "+experiment=sequential_pairs"),
-        *("model=path", f"model.path={model}", f"runs_dir={place / 'runs'}"),
-        *(f"engine.binary={FAKE_ENGINE}", f"engine.launcher={launcher}"),
-        *(f"engine.cache_dir={place / 'cache'}", "tracking=off"),
-        *("schedule.spacing_s=0", "schedule.probe_s=0", "schedule.drop_page_cache=false"),
-        *("cell.n_predict=64", "cell.n_ctx=128", "design.seed=4", f"cell.prompt={prompt()}"),
-        "cells.candidate=retention",
-        # whatever else runs on the machine that tests is not what is tested
-        *(
-            f"verdict.contaminated.{k}_pct=100000"
-            for k in ("cpu_wait", "neighbour_cpu", "steal_cpu")
-        ),
-        *overrides,
-    ]
 
 
 @pytest.fixture
 def command(launcher: Path, model: Path, tmp_path: Path) -> Command:
-    return functools.partial(words, launcher, model, tmp_path)
-
-
-def run(argv: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=1200, check=False)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def campaign_in(place: Path) -> Path:
-    (found,) = (place / "runs").iterdir()
-    return found
-
-
-def records(campaign: Path) -> list[dict[str, Any]]:
-    found = [json.loads(p.read_text()) for p in campaign.glob("cells/*/record.json")]
-    return sorted(found, key=lambda r: r["index"])
+    words = (f"engine.binary={FAKE_ENGINE}", "design.seed=4", "cells.candidate=retention")
+    pairs = ("+experiment=sequential_pairs", *words)
+    return functools.partial(quick, launcher, model, tmp_path, *pairs)
 
 
 def verdict(campaign: Path) -> dict[str, Any]:

@@ -26,15 +26,6 @@ COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38;5;\d+)(?:;\d+)*
 Command = Callable[..., list[str]]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness.models.resolve import write_model
-
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
-    return path
-
-
 @pytest.fixture
 def command(launcher: Path, model: Path, tmp_path: Path) -> Command:
     """Three cells of the fake engine, a second apart; `behaviour` is of its prompt."""

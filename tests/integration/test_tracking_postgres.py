@@ -47,15 +47,6 @@ def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield running
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness.models.resolve import write_model
-
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
-    return path
-
-
 # one campaign of a sweep, as the sweep runs it; its others run elsewhere at the same time
 MEMBER = """
 import json, sys

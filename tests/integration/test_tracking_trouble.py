@@ -102,15 +102,6 @@ def trickling() -> Iterator[str]:
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness.models.resolve import write_model
-
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_model({"kind": "synthetic", "geometry": "tiny"}, path, cache_dir=path.parent)
-    return path
-
-
 # --- a campaign goes on --------------------------------------------------------------------------
 
 
