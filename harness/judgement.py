@@ -107,7 +107,7 @@ def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
     if plan.design in BLOCK_DESIGNS:
         verdict = pairs_verdict(name, plan, records, series, pair_settings(measured.settings))
         verdict = with_builds(verdict, plan, records, measured.outputs)
-        return with_attribution(verdict, plan, records, series)
+        return with_attribution(verdict, records, series)
     contamination = _contamination_settings(measured.settings)
     if plan.design == "survey":  # no coins and no sentinel deal with drift
         contamination = dataclasses.replace(contamination, slow_cell_one_side_counts=True)
@@ -124,7 +124,7 @@ def judge(measured: Measured, records: Sequence[CellRecord]) -> CampaignVerdict:
         )
     verdict = four_cell_verdict(name, records, _four_cell_settings(measured), walls, cells)
     verdict = with_builds(verdict, plan, records, measured.outputs)
-    return with_attribution(dataclasses.replace(verdict, cells=cells), plan, records, series)
+    return with_attribution(dataclasses.replace(verdict, cells=cells), records, series)
 
 
 def pair_settings(config: VerdictConfig, *, interim: bool = True) -> PairSettings:

@@ -28,7 +28,6 @@ from harness.analysis.randomisation import CoinTest, estimate, steady_stands
 from harness.analysis.series import Array, Series
 from harness.analysis.stalls_held import held_series
 from harness.analysis.wall_parts import WARM_UP_TOKENS, CellParts, cell_parts
-from harness.planned import Plan
 from harness.records import CellRecord
 from harness.verdicts import AttributionRow, CampaignVerdict, PairRow, Part
 
@@ -80,7 +79,6 @@ class _Compared:
 
 def with_attribution(
     verdict: CampaignVerdict,
-    plan: Plan,
     records: Sequence[CellRecord],
     series: Mapping[int, Series],
 ) -> CampaignVerdict:
@@ -111,17 +109,6 @@ def _alpha(verdict: CampaignVerdict, candidate: str) -> float:
     """What the verdict's own interval was taken at, so that both tell the same from 0."""
     looks = [k.alpha for k in verdict.looks if k.candidate == candidate and k.alpha is not None]
     return looks[-1] if looks else ALPHA
-
-
-def attribute(
-    plan: Plan,
-    records: Sequence[CellRecord],
-    series: Mapping[int, Series],
-    pairs: Sequence[PairRow],
-) -> tuple[AttributionRow, ...]:
-    """The rows of every candidate that has a clean pair with times of single tokens."""
-    found = (attribution_of(c, records, series, pairs) for c in plan.candidates)
-    return tuple(row for a in found if a for row in a.rows)
 
 
 def attribution_of(

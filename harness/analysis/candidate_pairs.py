@@ -75,7 +75,7 @@ class CandidatePairs:
                 continue
             until = pair.block
             read = self._judged(until)
-            ending = self._broken(read) or self._look(read, until)
+            ending = self._broken(read) or self._look(read)
             if ending is None and self._next_look() is None:
                 ending = self._at_end(read)
             if ending is not None:
@@ -141,7 +141,7 @@ class CandidatePairs:
                 )
         return None if order is None else _Ending("contaminated", None, (), (order,))
 
-    def _look(self, read: Sequence[JudgedPair], block: int) -> _Ending | None:
+    def _look(self, read: Sequence[JudgedPair]) -> _Ending | None:
         """A look that is due, and what it decides."""
         clean = tuple(j for j in read if j.clean)
         due = self._next_look()

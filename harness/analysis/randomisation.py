@@ -57,11 +57,6 @@ class Estimate:
     coins: int = 0
     drawn: bool = False
 
-    @property
-    def p_least(self) -> float:
-        """The smallest p-value that so many coins can give."""
-        return least_p(self.coins)
-
 
 def least_p(coins: int) -> float:
     """The smallest two-sided p-value that so many fair coins can give."""

@@ -43,7 +43,6 @@ class Standing:
     decided: bool
     pairs: int
     clean_pairs: int
-    replaced_pairs: int
     effect_pct: float | None
     ci_pct: tuple[float, float] | None
     ci_level_pct: float | None
@@ -87,7 +86,6 @@ def _standing(plan: Plan, verdict: CampaignVerdict, own: CandidateVerdict) -> St
         decided=decided,
         pairs=len(ran),
         clean_pairs=own.clean_pairs or 0,
-        replaced_pairs=sum(p.status == "replaced" for p in ran),
         effect_pct=own.effect_pct,
         ci_pct=own.ci_pct,
         ci_level_pct=None if decided else (1 - schedule.alpha) * 100,

@@ -177,7 +177,7 @@ def _check_up(
     work_dir = rundir_parent(directory) if local else target.work_dir(directory)
     try:
         done = check_up(target, ready.deployed, work_dir=work_dir)
-        anon, refused = ask_arms(config, target, ready, directory)
+        anon, refused = ask_arms(target, ready, directory)
     except DeviceError as e:
         found.signs.append(Sign("failure", "device", str(e), "nothing can be measured on it"))
         found.unmeasured = "the device did not answer"

@@ -195,9 +195,7 @@ def needs_of(config: Config, ready: Ready | None, anon_bytes: int | None) -> Nee
     )
 
 
-def ask_arms(
-    config: Config, target: Target, ready: Ready, directory: Path
-) -> tuple[int | None, list[Sign]]:
+def ask_arms(target: Target, ready: Ready, directory: Path) -> tuple[int | None, list[Sign]]:
     """Anonymous memory of a cell, and the engine's refusal where it refuses it."""
     from harness.device.preflight import check_arm, scratch_dir
     from harness.engines.native_argv import placed_arm

@@ -51,15 +51,12 @@ class LauncherResult:
     argv: tuple[str, ...] = ()
     exit_code: int | None = None
     signal: int | None = None
-    timed_out: bool | None = None
     interrupted: bool | None = None
     host_lost: bool | None = None  # ended, as the harness was not heard of for the lease
-    launcher_version: str | None = None
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
     wall_s: float | None = None
     data_limit_bytes: int | None = None
-    data_limit_enforced: bool | None = None
     cgroup: CgroupMemory | None = None
     anon_peak_bytes: int | None = None
     rss_peak_bytes: int | None = None

@@ -66,7 +66,7 @@ def device_signs(
         *asked(of.get("power", ())),
         *_direct_io(check_up, of.get("direct_io", ()), quick),
         *_page_cache(check_up, config, needs, quick),
-        *_limits(check_up, config, quick),
+        *_limits(check_up, config),
         *memory(of.get("memory", ()), needs, state.mem_available_bytes),
         *([free_space(check_up.work)] if quick else asked(of.get("space", ()))),
         *engines(of.get("engines", ()), quick),
@@ -268,7 +268,7 @@ def _page_cache(check_up: CheckUp, config: Config, needs: Needs, quick: bool) ->
         )
 
 
-def _limits(check_up: CheckUp, config: Config, quick: bool) -> Iterable[Sign]:
+def _limits(check_up: CheckUp, config: Config) -> Iterable[Sign]:
     about, limits = "memory limits", check_up.limits
     if limits is None:
         yield Sign("note", about, _NOT_TRIED, "not known", _TRY)

@@ -11,7 +11,6 @@ import pytest
 
 from harness.analysis.attribution import (
     Attribution,
-    attribute,
     attribution_of,
     with_attribution,
 )
@@ -545,8 +544,9 @@ def test_a_verdict_gets_rows_and_words_of_every_candidate() -> None:
         ),
         pairs=made.pairs,
     )
-    found = with_attribution(verdict, made.plan, made.records, made.series)
-    assert found.attribution == attribute(made.plan, made.records, made.series, made.pairs)
+    found = with_attribution(verdict, made.records, made.series)
+    assert found.attribution == made.explained().rows
+    assert {row.candidate for row in found.attribution} == {"fast"}
     assert found.verdicts[0].effect_carried_by == made.explained().carried_by
     assert found.verdicts[1].effect_carried_by is None
 
