@@ -81,7 +81,8 @@ def test_killed_at_random_moments_nothing_is_lost_or_counted_twice(benches: list
         f"{max(lived_s):.1f} s at most, with a lease of {LEASE_S:g} s"
     )
     assert (kills, len(lived_s)) == (LANES * KILLS, WATCHED_KILLS)
-    assert len(moments) >= 4
+    # in a cell and outside one; what else a kill meets depends on how busy the machine is
+    assert {"after cell_started"} < moments.keys()
 
 
 def survive(bench: Bench, dice: random.Random, watched: set[int]) -> Told:

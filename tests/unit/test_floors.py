@@ -75,6 +75,7 @@ ONLY_IN = {
     "hydra": {"configure", "sweep"},
     "omegaconf": {"configure", "models"},
 }
+MOST_LINES = 400
 # analysis is pure: it must not reach the disk, a process or the network
 NOT_IN_ANALYSIS = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "psutil"}
 
@@ -156,6 +157,12 @@ def test_every_module_and_every_room_says_what_it_is_for() -> None:
         str(p) for p in modules() if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))
     ]
     assert not silent
+
+
+def test_no_module_is_too_long_to_be_read_at_once() -> None:
+    """One that is has two concerns: split it along them."""
+    lengths = {p: p.read_text(encoding="utf-8").count("\n") for p in modules()}
+    assert not {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MOST_LINES}
 
 
 def test_nothing_is_imported_that_is_not_declared() -> None:
