@@ -27,8 +27,7 @@ from harness.targets.target import CHANGED, Owner, PageCache
 
 # Whoever looks whether a lock is held has it for an instant; on a busy machine that can be a few
 # time slices, and a process that was killed needs as long to let go.
-LOOKED_AT_S = 0.3
-_LOOK_S = 0.01
+_TRIES, _AGAIN_S = 31, 0.01
 
 
 class LocalRunning:
@@ -253,16 +252,12 @@ class LocalTarget:
 
 
 def _locked_soon(fd: int) -> bool:
-    deadline = time.monotonic() + LOOKED_AT_S
-    while True:
-        try:
+    for _ in range(_TRIES):  # counted, not timed: we may not be running ourselves
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOOK_S)
-        else:
             return True
+        time.sleep(_AGAIN_S)
+    return False
 
 
 def _identity(file: Path) -> tuple[int, int, int]:
