@@ -68,7 +68,7 @@ def test_a_sweep_that_is_interrupted_keeps_what_ran_and_is_taken_up(tmp_path: Pa
                 process.send_signal(signal.SIGINT)
                 break
             time.sleep(0.05)
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=1500)
     finally:
         process.kill()
     assert process.returncode == 130, (out, err)
@@ -84,7 +84,7 @@ def test_a_sweep_that_is_interrupted_keeps_what_ran_and_is_taken_up(tmp_path: Pa
     assert 1 <= measured < 4
 
     again = start(f"resume={said['id']}", f"runs_dir={runs}")
-    out, err = again.communicate(timeout=600)
+    out, err = again.communicate(timeout=1500)
     assert again.returncode == 0, (out, err)
     assert content(runs / first["campaign"]) == kept, "what ran is not touched again"
     said = state(runs)
@@ -113,7 +113,7 @@ def test_every_limit_with_every_number_of_lanes_is_a_campaign(tmp_path: Path) ->
     words = ("+experiment=matched_pair", "memory=glob(*)", "cell.engine.io_threads=1,2,4")
     process = start("-m", *words, *short, f"runs_dir={runs}")
     try:
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=1500)
     finally:
         process.kill()
     assert process.returncode == 0, (out, err)
