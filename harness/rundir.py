@@ -126,7 +126,9 @@ def find_campaign(name: str, runs_dir: Path, asked_by: str = "resume=") -> Path:
     if not name:  # `--candidate "$RUN"`: else it would be the directory that one happens to be in
         raise UsageError(f"{asked_by}: is empty; name a campaign".replace(" :", ":"))
     try:
-        for path in (Path(name), runs_dir / name):
+        places = (runs_dir / name, Path(name))
+        # a bare id is one in `runs_dir`, also where a copy of it lies in the directory one is in
+        for path in places if os.sep not in name else places[::-1]:
             if (path / CONFIG).is_file() and (path / PLAN).is_file():
                 own = path.is_symlink() or path.name in ("", "..")
                 return path.resolve() if own else path

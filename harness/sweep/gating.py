@@ -70,7 +70,8 @@ def _gated(runs_dir: Path, part: Part, baseline: str, margin_pct: float) -> Gate
     try:
         metric = SPEED if stored_plan(campaign).design in COMPARING else WORK
         request = Request(
-            candidate=rundir.find_campaign(part.campaign, runs_dir, "--candidate "),
+            # not by its id, which may also be that of a copy in the directory one is in
+            candidate=rundir.find_campaign(str(campaign), runs_dir, "--candidate "),
             baseline=baseline,
             metrics=metrics_named([metric]),
             margin_pct=margin_pct,

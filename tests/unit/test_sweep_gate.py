@@ -63,3 +63,14 @@ def test_what_cannot_be_read_is_no_fault_either(runs: Path) -> None:
     good = night(runs, 2, name="aa", build="b1")
     busy = night(runs, 3, name="aa", build="b1", scenario="day40")
     assert gate(runs, part("ran", good), part("ran", busy)) == 0
+
+
+def test_a_copy_in_the_directory_one_is_in_is_not_asked_instead(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = night(runs, 2, name="aa", build="b1")
+    here = tmp_path / "here"
+    night(here, 2, name="aa", build="b1", faster_pct=-20).rename(here / good.name)
+    monkeypatch.chdir(here)
+    assert gate(runs, part("ran", good)) == 0
+    assert not (here / good.name / "gate.json").exists()
