@@ -166,6 +166,8 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_finishes(tmp_path: Path) -> N
             "+experiment=matched_pair",
             f"runs_dir={runs}",
             "schedule.spacing_s=3",
+            "schedule.probe_s=0.1",
+            "cell.n_predict=128",
         ],
         cwd=REPO,
         stdout=subprocess.PIPE,

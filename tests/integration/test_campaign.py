@@ -32,14 +32,15 @@ Finished = tuple[subprocess.CompletedProcess[str], Path, Command]
 def words(launcher: Path, model: Path, place: Path, *overrides: str, **behaviour: Any) -> list[str]:
     """The command line of a quick four-cell campaign; `behaviour` is the fake engine's.
 
-    Its tokens claim 200 ms, so that eight of them are long enough to judge.
+    Its tokens claim 200 ms, so that eight of them are long enough to judge. The probes are a tenth
+    as long as a user's: two seconds of every cell would be theirs.
     """
     prompt = json.dumps({"wall_ms": 200} | behaviour).replace('"', '\\"')
     return [
         *(sys.executable, "-m", "harness", "+experiment=matched_pair"),
         *("model=path", f"model.path={model}", f"runs_dir={place / 'runs'}"),
         *(f"engine.binary={FAKE_ENGINE}", f"engine.launcher={launcher}"),
-        *("schedule.spacing_s=0.2", "cell.n_predict=8", "tracking=off"),
+        *("schedule.spacing_s=0.2", "schedule.probe_s=0.1", "cell.n_predict=8", "tracking=off"),
         *(f'cell.prompt="{prompt}"', f"engine.cache_dir={place / 'cache'}"),
         *overrides,
     ]

@@ -76,7 +76,9 @@ def dynamic_launcher(request: pytest.FixtureRequest) -> Path:
     if cmake is None or shutil.which("c++") is None:
         pytest.skip("no cmake or no C++ compiler")
     build = request.config.cache.mkdir("moe-launcher-dynamic-build")
+    # unoptimised: nothing is measured with it, and it compiles in half the time
     configure = [cmake, "-S", SOURCE, "-B", build, "-DMOE_CAN_LINK_STATIC=OFF"]
+    configure += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     subprocess.run([cmake, "--build", build, "-j2"], check=True, stdout=subprocess.DEVNULL)
     return build / "moe-launcher"

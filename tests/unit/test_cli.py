@@ -1,11 +1,17 @@
-"""The command line as a subprocess: verbs, flags, errors, exit codes, no heavy imports."""
+"""The command line: verbs, flags, errors, exit codes, no heavy imports.
+
+As a subprocess where the process is the matter: streams, imports, how it is started. A start takes
+half a second of a core, so the many mistakes are made in this process.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +19,7 @@ import yaml
 
 import harness
 from harness import configure
+from harness.cli import main
 
 REPO = Path(__file__).resolve().parents[2]
 SIZES = "+experiment=cache_sizes"
@@ -35,15 +42,36 @@ def run(*args: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str
     return done
 
 
-def refused(*args: str, cwd: Path) -> str:
-    """The one line on stderr of a command that is refused with nothing on stdout, nothing made."""
-    before = sorted(cwd.rglob("*"))
-    done = run(*args, cwd=cwd, code=2)
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+def one_line(stdout: str, stderr: str) -> str:
+    """The one line on stderr of a command that is refused."""
+    assert stdout == ""
+    (line,) = stderr.splitlines()
     assert line.startswith("harness: error: ")
-    assert sorted(cwd.rglob("*")) == before, "something was made"
     return line
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., str]]:
+    """What a command in this process says as it is refused, with nothing made.
+
+    What the command does not catch is an exception here: no line passes for a traceback.
+    """
+    monkeypatch.chdir(tmp_path)
+    on_term, stdout = signal.getsignal(signal.SIGTERM), sys.stdout
+
+    def refuse(*args: str) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        assert main(args) == 2
+        sys.stdout = stdout
+        line = one_line(*capsys.readouterr())
+        assert sorted(tmp_path.rglob("*")) == before, "something was made"
+        return line
+
+    yield refuse
+    sys.stdout = stdout
+    signal.signal(signal.SIGTERM, on_term)
 
 
 def test_help_names_experiments_verbs_groups_and_exit_codes(tmp_path: Path) -> None:
@@ -102,9 +130,14 @@ def test_info_says_all_about_one(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
-    line = refused("--cfg", "job", SIZES, "cell.n_predict=0", cwd=tmp_path)
-    assert "cell.n_predict: 0" in line
+def test_cfg_checks_as_a_run_would(refused: Callable[..., str]) -> None:
+    assert "cell.n_predict: 0" in refused("--cfg", "job", SIZES, "cell.n_predict=0")
+
+
+def test_a_process_that_is_refused_ends_with_the_line(tmp_path: Path) -> None:
+    done = run("+experiment=matched_par", cwd=tmp_path, code=2)
+    assert "'matched_pair'" in one_line(done.stdout, done.stderr)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -153,22 +186,26 @@ def test_cfg_checks_as_a_run_would(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_starts_nothing(
-    args: list[str], words: list[str], tmp_path: Path
+    args: list[str], words: list[str], refused: Callable[..., str]
 ) -> None:
-    line = refused(*args, cwd=tmp_path)
+    line = refused(*args)
     for word in words:
         assert word in line
 
 
-def test_a_runs_dir_that_is_a_file_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+def test_a_runs_dir_that_is_a_file_is_refused_before_anything_is_built(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
     (tmp_path / "runs").write_text("")
-    assert "not a directory" in refused(SIZES, cwd=tmp_path)
+    assert "not a directory" in refused(SIZES)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_runs_dir_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_runs_dir_that_cannot_be_written_is_refused(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
     (tmp_path / "runs").mkdir(mode=0o500)
-    assert "cannot be written" in refused(SIZES, cwd=tmp_path)
+    assert "cannot be written" in refused(SIZES)
 
 
 @pytest.mark.parametrize("verb", ["build", "model"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -37,9 +38,14 @@ def reference() -> ModelFile:
     return resolve_model({"kind": "reference"})
 
 
-def planned(name: str, reference: ModelFile, *overrides: str) -> Plan:
+@functools.cache  # composing is most of the time of a test here; nothing changes what it gives
+def configured(name: str) -> schema.Config:
+    return check(compose([f"+experiment={name}"]))
+
+
+def planned(name: str, reference: ModelFile) -> Plan:
     texts = {"heldout": given_text("heldout", "cell.text")}
-    return make_plan(check(compose([f"+experiment={name}", *overrides])), reference.info, 2, texts)
+    return make_plan(configured(name), reference.info, 2, texts)
 
 
 def test_the_experiments_that_the_readme_may_name_are_there() -> None:
@@ -50,7 +56,7 @@ def test_the_experiments_that_the_readme_may_name_are_there() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_is_valid_and_described(name: str) -> None:
-    assert check(compose([f"+experiment={name}"])).name == name
+    assert configured(name).name == name
     text = dict(configure.described(CONF, "experiment"))[name]
     assert text.endswith("?"), "an experiment is a question"
 
@@ -209,13 +215,13 @@ def test_no_cache_is_near_the_lru_cliff(name: str, reference: ModelFile) -> None
     cycle = (
         reference.info.n_moe_layer * top_k / (reference.info.n_moe_layer * reference.info.n_expert)
     )
-    for cell in check(compose([f"+experiment={name}"])).cells.values():
+    for cell in configured(name).cells.values():
         assert cell.engine.cache_fraction is not None
         assert 1.5 * cycle <= cell.engine.cache_fraction <= 0.5
 
 
 def test_the_ladder_has_the_published_models_geometry_and_compares_greedy_output() -> None:
-    config = check(compose(["+experiment=memory_levels"]))
+    config = configured("memory_levels")
     assert config.model["geometry"] == "epq"
     (cell,) = config.cells.values()
     assert (cell.text, cell.engine.prefetch, cell.engine.dense_weights) == (None, None, "anon")
@@ -286,7 +292,7 @@ def test_the_probed_run_scores_predictors(reference: ModelFile) -> None:
 
 
 def test_lanes_are_compared_where_reads_are_what_takes_time() -> None:
-    config = check(compose(["+experiment=io_lanes"]))
+    config = configured("io_lanes")
     assert config.model["kind"] == "inflated"
     assert all(cell.engine.overlap for cell in config.cells.values())
     assert check(compose(["+experiment=io_lanes", "model=reference"])).model["kind"] == "reference"

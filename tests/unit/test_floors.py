@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -88,10 +89,12 @@ def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> list[tuple[int, str]]:
-    """Every module that a file imports, wherever in the file, with its line."""
+@functools.cache  # several tests ask about every file
+def read(path: Path) -> tuple[str | None, list[tuple[int, str]]]:
+    """What a file says of itself, and every module that it imports, wherever, with its line."""
     found: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -100,7 +103,11 @@ def imports(path: Path) -> list[tuple[int, str]]:
                 found += [(node.lineno, f"harness.{alias.name}") for alias in node.names]
             else:
                 found.append((node.lineno, str(node.module)))
-    return found
+    return ast.get_docstring(tree), found
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    return read(path)[1]
 
 
 def rooms_used(path: Path) -> list[tuple[int, str]]:
@@ -153,10 +160,7 @@ def test_analysis_reaches_nothing_but_its_arguments() -> None:
 
 
 def test_every_module_and_every_room_says_what_it_is_for() -> None:
-    silent = [
-        str(p) for p in modules() if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))
-    ]
-    assert not silent
+    assert not [str(p) for p in modules() if not read(p)[0]]
 
 
 def test_no_module_is_too_long_to_be_read_at_once() -> None:
