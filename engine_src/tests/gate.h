@@ -18,6 +18,13 @@ using namespace decoding;
 // Four layers of eight experts with a top-k of two: 32 experts, of which a token uses 8.
 inline tiny::Model small_model() { return model(GGML_TYPE_Q8_0, 4); }
 
+// Everywhere as wide as is needed for its experts to change what comes next so much that all 32 have their turn.
+inline tiny::Model wide_model() {
+    tiny::Model m = small_model();
+    m.n_embd = m.n_ff_exp = 256;
+    return m;
+}
+
 constexpr uint64_t kSmall = 12;  // slots: every layer evicts, and still some experts are found again
 
 class Bench {

@@ -38,6 +38,10 @@ std::string write_model(const char * name, bool add_bos) {
     model.expert_type = GGML_TYPE_Q4_K;
     model.dense_type = GGML_TYPE_Q8_0;
     model.add_bos = add_bos;
+    if (decoding::kNarrow) {
+        model.expert_type = GGML_TYPE_Q8_0;
+        model.n_ff_exp = 64;
+    }
     return tiny::write(model, dir().file(name));
 }
 

@@ -9,7 +9,7 @@ using namespace gate;
 namespace {
 
 void caches_of_every_size_equal_plain() {
-    const Bench bench;
+    const Bench bench(wide_model());
     const Run off = run_paged(bench.options(0));
     const Run small = run_paged(bench.options(kSmall));
     const Run large = run_paged(bench.options(32));
@@ -88,7 +88,7 @@ void overlap_with_two_compute_threads_equals_plain() {
 // What a layer's experts are made of, and where its router's weights come from, differs.
 void other_kinds_of_experts_equal_plain() {
     for (const tiny::Arch arch : {tiny::Arch::gpt_oss, tiny::Arch::hy_v3}) {
-        tiny::Model m = small_model();
+        tiny::Model m = wide_model();
         m.arch = arch;
         m.n_layer = 3;
         const Bench bench(m);
@@ -135,7 +135,7 @@ void sharded_models_equal_plain() {
 
 // The second prompt finds the experts of the first.
 void prompts_on_a_warm_cache_equal_plain() {
-    const Bench bench;
+    const Bench bench(wide_model());
     for (const bool eager : {false, true}) {
         for (const uint64_t slots : {kSmall, uint64_t{32}}) {
             PagerOptions options = bench.options(slots);
