@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SOURCE
 from ssh_campaigns import ENDING_S, Bench, wait_for
 from ssh_parts import Sshd
 from together import Body, Outcomes, Together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
+SOURCE = Path(__file__).resolve().parents[2] / "engine_src" / "launcher"
 HOUR_S = 3600
 STEPPED = r"""
 #define _GNU_SOURCE
