@@ -291,10 +291,13 @@ def is_free(port: int) -> bool:
 def test_it_leaves_nothing_behind_when_it_is_told_to_end_or_its_terminal_goes(ui: Ui) -> None:
     runs = ui.campaigns[0].directory.parent
     argv = [sys.executable, "-m", "harness", "ui", "--runs-dir", str(runs)]
+    # whoever is started by `nohup` ignores it, and what he starts does, too
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     processes = [
         subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
         for _ in range(2)
     ]
+    signal.signal(signal.SIGHUP, before)
     try:
         said = [p.stdout.readline() for p in processes if p.stdout is not None]
         ports = {int(line.partition("127.0.0.1:")[2].split()[0]) for line in said}
