@@ -15,6 +15,7 @@ from harness.analysis import tells
 from harness.analysis import work_tells as work
 from harness.analysis.series import Series
 from harness.analysis.steps import MIN_CELLS, Step, against_bytes, against_others, best_step
+from harness.analysis.usable import out_of_place
 from harness.records import CellRecord
 from harness.verdicts import CellVerdict
 from harness.words import counted
@@ -63,7 +64,12 @@ def examine(
     Depends on which cells are of one arm, never on what the arm is called, nor on its role. Cells
     that are unusable are no measure for others.
     """
-    unusable = {r.index: why for r in records if (why := _unusable(r, series, settings))}
+    displaced = out_of_place(records)
+    unusable = {
+        r.index: why
+        for r in records
+        if (why := _unusable(r, series, settings) or displaced.get(r.index))
+    }
     cells = sorted((r for r in records if r.index not in unusable), key=lambda r: r.index)
     found = dict(zip((r.index for r in cells), _findings(cells, series, settings), strict=True))
     return tuple(

@@ -27,7 +27,7 @@ from harness.analysis.device_state import (
     states_in_order,
 )
 from harness.analysis.drift import DriftSettings, drift_between
-from harness.analysis.usable import no_speed, speed, too_long_a_break
+from harness.analysis.usable import no_speed, out_of_place, speed, too_long_a_break
 from harness.analysis.verdict_words import stalls_in_words
 from harness.records import CellRecord
 from harness.verdicts import CampaignVerdict, CandidateVerdict, CellVerdict, Drift, Outcome
@@ -89,6 +89,7 @@ class _Session:
     settings: FourCellSettings
     walls: Mapping[int, Sequence[float]]
     contaminated: Mapping[int, str]
+    displaced: Mapping[int, str]
 
 
 def four_cell_verdict(
@@ -117,6 +118,7 @@ def four_cell_verdict(
             for v in examined
             if v.status == "contaminated"
         },
+        displaced=out_of_place(cells),
     )
     arms: dict[str, list[CellRecord]] = {}
     for cell in cells:
@@ -134,6 +136,9 @@ def _drift(cells: Sequence[CellRecord], settings: FourCellSettings) -> Drift:
         absent = "opening baseline" if opening is None else "sentinel"
         return Drift("unknown", None, (f"there is no {absent} cell",))
     unusable = [p for c in (opening, sentinels[-1]) for p in _not_usable(c, settings)]
+    # a drift is one between the places of these cells
+    displaced = out_of_place(cells)
+    unusable += [displaced[c.index] for c in (opening, *sentinels) if c.index in displaced]
     if unusable:
         return Drift("unknown", None, tuple(unusable))
     return drift_between(
@@ -199,8 +204,11 @@ def _pair(candidate: CellRecord, baseline: CellRecord, session: _Session) -> _Pa
     ]
     for cell in (candidate, baseline):
         problems += cap_moves_inside(cell, settings.cap_move_pct)
-        if cell.index in session.contaminated:
-            problems.append(session.contaminated[cell.index])
+        problems += [
+            found[cell.index]
+            for found in (session.contaminated, session.displaced)
+            if cell.index in found
+        ]
     problems += too_long_a_break(candidate, baseline, settings.max_gap_s)
     tokens = (candidate.counters.tokens, baseline.counters.tokens)
     if tokens[0] != tokens[1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from harness.records import CellRecord
 
@@ -24,6 +25,28 @@ def speed(cell: CellRecord) -> float:
     """tok/s of a cell of which `no_speed` says nothing."""
     assert cell.metrics.tok_s is not None  # noqa: S101 - callers checked
     return cell.metrics.tok_s
+
+
+def out_of_place(records: Iterable[CellRecord]) -> dict[int, str]:
+    """Cells before whose start one that comes later in the plan had begun, and which; by index.
+
+    A resume measures a cell again whose files were damaged, beside whatever the device is by then;
+    its neighbours, and its place in the drawn order, are none. A clock that was set back looks the
+    same: these cells are lost then, too.
+    """
+    found: dict[int, str] = {}
+    earliest: CellRecord | None = None
+    for cell in sorted(records, key=lambda r: r.index, reverse=True):
+        if cell.started_unix_s is None:
+            continue
+        if earliest is None or cell.started_unix_s < (earliest.started_unix_s or 0.0):
+            earliest = cell
+        elif cell.started_unix_s > (earliest.started_unix_s or 0.0):
+            found[cell.index] = (
+                f"{cell.cell} began after {earliest.cell}, which follows it: it was measured "
+                "again, not in its place (or the clock was set back)"
+            )
+    return found
 
 
 def too_long_a_break(a: CellRecord, b: CellRecord, max_gap_s: float) -> list[str]:

@@ -547,6 +547,36 @@ def test_a_campaign_resumed_hours_later_is_not_one_session() -> None:
     assert "C1 started 7970 s later than its pause after baseline" in in_words(c1)
 
 
+@pytest.mark.parametrize("later_s", [100.0, 86_400.0])
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_a_cell_that_was_measured_again_is_nobodys_neighbour(again: int, later_s: float) -> None:
+    """A resume measures a cell whose files were damaged, after all others."""
+    records = [
+        changed(
+            r, started_unix_s=100.0 * i, ended_unix_s=100.0 * i + 60, wait=Wait(40.0, "spacing")
+        )
+        for i, r in enumerate(session((5, 10, 5, 5)))
+    ]
+    in_place = judge(records)
+    assert verdict_of(in_place, "C1").outcome == "provisional_win"
+    at = 300.0 + later_s
+    records[again] = changed(records[again], started_unix_s=at, ended_unix_s=at + 60)
+    verdict = judge(records)
+    name = records[again].cell
+    said = f"{name} began after {records[again + 1].cell}, which follows it: it was measured again"
+    if again == 0:  # no baseline brackets the session
+        assert verdict.drift.verdict == "unknown" and said in verdict.drift.reasons[0]
+        assert {v.outcome for v in verdict.verdicts} == {"unreadable"}
+        return
+    assert verdict.drift == in_place.drift
+    for candidate in ("C1", "C2"):
+        v = verdict_of(verdict, candidate)
+        if candidate == name:
+            assert v.outcome == "unreadable" and said in in_words(v)
+        else:
+            assert v.outcome == verdict_of(in_place, candidate).outcome
+
+
 def test_another_number_of_tokens_is_another_task() -> None:
     records = session((5, 3, 3, 5))
     records[1] = changed(records[1], counters=Counters(tokens=90, read_bytes=9000))

@@ -295,6 +295,19 @@ def test_if_every_pair_is_disturbed_a_null_is_contaminated_and_an_effect_is_foun
         assert verdict.looks[-1].alpha == 0.05
 
 
+def test_a_cell_that_was_measured_again_costs_its_pair_even_in_the_last_resort() -> None:
+    """What was drawn is the order of the places; it ran in another."""
+    plan, records, series = campaign(effect=-10.0)
+    last_s = max(r.ended_unix_s or 0.0 for r in records)
+    again = changed((plan, records, series), [0], started_unix_s=last_s + 30.0, ended_unix_s=None)
+    first, *others = judge(again).pairs
+    assert first.status == "replaced" and "it was measured again" in " ".join(first.reasons)
+    assert all(p.status == "clean" for p in others)
+    everywhere = [dataclasses.replace(r, started_unix_s=last_s - r.index) for r in records]
+    v = only(judge((plan, everywhere, series)))
+    assert v.outcome == "contaminated" and v.effect_pct is None, "a clock that runs backwards"
+
+
 @pytest.mark.parametrize("tokens", [72, 40])
 def test_cells_of_another_task_say_nothing_however_few_pairs_are_clean(tokens: int) -> None:
     """Later tokens take longer in both arms; the candidate's cells stop early, or are all short."""
@@ -347,9 +360,16 @@ def arranged(plan: Plan, records: Any, series: Any, firsts: Sequence[str]) -> An
             key=lambda c: c.index,
         )
     )
-    moved: list[CellRecord] = [
-        dataclasses.replace(r, index=places[r.index]) for r in records if r.index in places
-    ]
+    at = {r.index: (r.started_unix_s, r.ended_unix_s) for r in records}
+    moved: list[CellRecord] = []
+    for r in records:
+        if r.index in places:
+            started, ended = at[places[r.index]]
+            moved.append(
+                dataclasses.replace(
+                    r, index=places[r.index], started_unix_s=started, ended_unix_s=ended
+                )
+            )
     return (
         dataclasses.replace(plan, cells=cells),
         sorted(moved, key=lambda r: r.index),
