@@ -24,6 +24,7 @@ from harness.planned import Plan
 from harness.records import CellRecord
 from harness.schema import BLOCK_DESIGNS, COMPARING, VerdictConfig
 from harness.typed import from_mapping, say
+from harness.validation import MIN_TOKENS_OF_PAIRS
 
 if TYPE_CHECKING:
     from harness.analysis.contamination import ContaminationSettings
@@ -170,7 +171,7 @@ def stored_plan(directory: Path) -> Plan:
         stored = json.loads(path.read_bytes())
         plan = from_json(Plan, stored, str(path))
     except (OSError, ValueError) as e:
-        raise UsageError(f"{path}: cannot be read: {e}; start a new campaign") from None
+        raise UsageError(f"{path}: cannot be read: {e}; restore it") from None
     if _began_with(directory) not in (None, json_sha256(stored)):
         raise UsageError(
             f"{path}: is not what the campaign was started with (journal.jsonl has its hash); "
@@ -192,8 +193,14 @@ def final_command(directory: Path) -> str | None:
     words = _overrides(directory)
     if words is None:
         return None
-    kept = [w for w in words if not w.startswith(("design=", "resume="))]
+    kept = [w for w in words if not w.startswith(("design=", "resume=")) and not _too_short(w)]
     return shlex.join(["python", "-m", "harness", *kept, "design=pairs"])
+
+
+def _too_short(override: str) -> bool:
+    """What a quick session may decode, and a verdict of pairs may not: its own number will do."""
+    key, _, value = override.partition("=")
+    return key.endswith(".n_predict") and value.isdecimal() and int(value) < MIN_TOKENS_OF_PAIRS
 
 
 def config_sha256(stored: Any) -> str:

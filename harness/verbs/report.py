@@ -145,7 +145,7 @@ def _against_stored(directory: Path, verdict: CampaignVerdict) -> str:
     except DeviceError as e:
         return f"{e}, so there is nothing to compare with"
     if stored is None:
-        return "there is no verdict.json to compare with: the campaign did not come to its end"
+        return "there is no verdict.json to compare with"
     changed = [
         f.name
         for f in dataclasses.fields(CampaignVerdict)

@@ -12,8 +12,8 @@ from imported_parts import imported_pairs
 
 from harness.cli import main
 from harness.configure import load_yaml
-from harness.journal import json_sha256
-from harness.judgement import CREATED, Measured, config_sha256, judge_directory
+from harness.journal import Journal, json_sha256
+from harness.judgement import CREATED, Measured, config_sha256, final_command, judge_directory
 from harness.schema import VerdictConfig
 
 
@@ -197,3 +197,18 @@ def test_a_setting_stored_with_the_campaign_is_heeded(campaign: Path) -> None:
     assert isinstance(settings, VerdictConfig)
     assert settings.margin_pct == 5
     assert settings.stable_pct == 5  # what is not stored is the default
+
+
+def test_the_way_to_a_final_verdict_is_a_command_that_runs(
+    tmp_path: Path,
+) -> None:
+    """A quick session may decode fewer tokens than a verdict of pairs takes."""
+    directory = tmp_path / "20261130T120000Z-x-0000"
+    directory.mkdir()
+    words = ["+experiment=matched_pair", "cell.n_predict=48", "cells.spec2.n_predict=96"]
+    with Journal.open(directory) as journal:
+        journal.append(CREATED, overrides=[*words, "design=four_cell", "verdict.margin_pct=4"])
+    command = final_command(directory)
+    assert command is not None
+    kept = ["+experiment=matched_pair", "cells.spec2.n_predict=96", "verdict.margin_pct=4"]
+    assert command.split() == ["python", "-m", "harness", *kept, "design=pairs"]
