@@ -33,6 +33,7 @@ from harness.tracking_store import (
     ARTIFACTS,
     TrackingError,
     check_answers,
+    check_path,
     default_uri,
     is_server,
     scrubbed,
@@ -205,6 +206,7 @@ def _named(uri: str) -> Iterator[None]:
 
 
 def _client(uri: str) -> SharedClient:
+    check_path(uri)
     if uri.startswith("sqlite:///"):
         _make_sqlite(Path(uri.removeprefix("sqlite:///")))
     if not is_server(uri):

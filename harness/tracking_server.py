@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, UsageError
+from harness.tracking_store import check_path
 from harness.tracking_text import without_credentials
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def mlflow_version() -> str:
 @contextlib.contextmanager
 def open_client(uri: str) -> Iterator[MlflowClient]:
     """A store's client; whatever its libraries raise becomes one line that names the store."""
+    check_path(uri)
     prepare()
     # MLflow would try for minutes to reach a server that is not there
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")

@@ -36,6 +36,18 @@ def default_uri(runs_dir: Path) -> str:
     return f"sqlite:///{runs_dir.resolve() / STORE}"
 
 
+def check_path(uri: str) -> None:
+    """Raises TrackingError for a file whose name an address would turn into another one's.
+
+    SQLAlchemy may decode `%41` and takes what follows a `?` for options, MLflow does not always.
+    """
+    if uri.startswith("sqlite:") and ("%" in uri or "/" in uri.partition("?")[2]):
+        raise TrackingError(
+            f"MLflow store {without_credentials(uri)}: % and ? in the name of a directory do not "
+            "survive in its address; use a runs_dir without them, or another store (tracking.uri)"
+        )
+
+
 def is_server(uri: str) -> bool:
     """Whether it is reached over HTTP, and has its own place for files."""
     return urlsplit(uri).scheme in ("http", "https")
@@ -105,6 +117,7 @@ def store_state(uri: str | None, runs_dir: Path) -> str:
     if is_server(where):
         status = check_answers(where, HEALTH_S)
         return f"{shown} answers (/health: {status})" if status else f"{shown}: behind a proxy"
+    check_path(where)
     if parts.scheme != "sqlite":
         return f"{shown}: of this kind it is not tried beforehand"
     # an absolute path has four slashes
