@@ -111,8 +111,7 @@ def narrowed_tags(
     old = {key: found["of"] for key in there if (found := _NARROWED.fullmatch(key))}
     for key, of in old.items():
         last[of] = max(last.get(of, 0), _saved_ms(there[key]))
-    for key in tags:
-        last[_NARROWED.fullmatch(key)["of"]] = now_ms  # type: ignore[index]
+    last |= {found["of"]: now_ms for key in tags if (found := _NARROWED.fullmatch(key))}
     kept = sorted(last, key=lambda of: last[of])[-MOST_NARROWED:]
     return tags, [key for key, of in old.items() if of not in kept]
 

@@ -106,10 +106,11 @@ def four_cell_verdict(
     cannot be read. Missing fields never raise: what is missing becomes a reason.
     """
     cells = tuple(sorted(records, key=lambda r: r.index))
+    displaced = out_of_place(cells)
     session = _Session(
         cells=cells,
         baseline=next((c.arm for c in cells if c.role == "baseline"), "baseline"),
-        drift=_drift(cells, settings),
+        drift=_drift(cells, displaced, settings),
         sensor=cpu_sensor([state for _, state in states_in_order(cells)]),
         settings=settings,
         walls=token_walls or {},
@@ -118,7 +119,7 @@ def four_cell_verdict(
             for v in examined
             if v.status == "contaminated"
         },
-        displaced=out_of_place(cells),
+        displaced=displaced,
     )
     arms: dict[str, list[CellRecord]] = {}
     for cell in cells:
@@ -128,7 +129,9 @@ def four_cell_verdict(
     return CampaignVerdict(campaign, session.drift, verdicts)
 
 
-def _drift(cells: Sequence[CellRecord], settings: FourCellSettings) -> Drift:
+def _drift(
+    cells: Sequence[CellRecord], displaced: Mapping[int, str], settings: FourCellSettings
+) -> Drift:
     """Of the opening baseline and every sentinel; the last of them must have a speed."""
     opening = next((c for c in cells if c.role == "baseline"), None)
     sentinels = [c for c in cells if c.role == "sentinel"]
@@ -137,7 +140,6 @@ def _drift(cells: Sequence[CellRecord], settings: FourCellSettings) -> Drift:
         return Drift("unknown", None, (f"there is no {absent} cell",))
     unusable = [p for c in (opening, sentinels[-1]) for p in _not_usable(c, settings)]
     # a drift is one between the places of these cells
-    displaced = out_of_place(cells)
     unusable += [displaced[c.index] for c in (opening, *sentinels) if c.index in displaced]
     if unusable:
         return Drift("unknown", None, tuple(unusable))

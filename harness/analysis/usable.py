@@ -35,17 +35,17 @@ def out_of_place(records: Iterable[CellRecord]) -> dict[int, str]:
     same: these cells are lost then, too.
     """
     found: dict[int, str] = {}
-    earliest: CellRecord | None = None
+    earliest_s, earliest = math.inf, ""  # of those that come later in the plan
     for cell in sorted(records, key=lambda r: r.index, reverse=True):
         if cell.started_unix_s is None:
             continue
-        if earliest is None or cell.started_unix_s < (earliest.started_unix_s or 0.0):
-            earliest = cell
-        elif cell.started_unix_s > (earliest.started_unix_s or 0.0):
+        if cell.started_unix_s > earliest_s:
             found[cell.index] = (
-                f"{cell.cell} began after {earliest.cell}, which follows it: it was measured "
+                f"{cell.cell} began after {earliest}, which follows it: it was measured "
                 "again, not in its place (or the clock was set back)"
             )
+        else:
+            earliest_s, earliest = cell.started_unix_s, cell.cell
     return found
 
 
