@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from harness.errors import UsageError
 
@@ -19,6 +19,13 @@ class TrackingConfig:
 
     enabled: bool
     uri: str | None
+
+
+def survives_in_address(directory: str) -> bool:
+    """Whether a store below it can be named: SQLAlchemy decodes `%41`, and takes the rest after a
+    `?` for options.
+    """
+    return "?" not in directory and unquote(directory) == directory
 
 
 def check_tracking(tracking: TrackingConfig) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from harness import rundir
 from harness.errors import HarnessError
+from harness.tracking_config import survives_in_address
 from harness.tracking_text import without_credentials
 
 STORE = "mlflow.db"
@@ -37,14 +38,13 @@ def default_uri(runs_dir: Path) -> str:
 
 
 def check_path(uri: str) -> None:
-    """Raises TrackingError for a file whose name an address would turn into another one's.
-
-    SQLAlchemy may decode `%41` and takes what follows a `?` for options, MLflow does not always.
-    """
-    if uri.startswith("sqlite:") and ("%" in uri or "/" in uri.partition("?")[2]):
+    """Raises TrackingError for a file whose name its address turns into another one's."""
+    path, _, options = uri.partition("?")
+    # options hold no path: it is a directory's name that has the `?`
+    if uri.startswith("sqlite:") and ("/" in options or not survives_in_address(path)):
         raise TrackingError(
-            f"MLflow store {without_credentials(uri)}: % and ? in the name of a directory do not "
-            "survive in its address; use a runs_dir without them, or another store (tracking.uri)"
+            f"MLflow store {without_credentials(uri)}: a '?' or a '%41' in a directory's name does "
+            "not survive in its address; use a runs_dir without it, or another store (tracking.uri)"
         )
 
 

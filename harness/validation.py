@@ -28,7 +28,7 @@ from harness.schema import (
 )
 from harness.session_config import check_session
 from harness.target_config import check_target
-from harness.tracking_config import check_tracking
+from harness.tracking_config import check_tracking, survives_in_address
 from harness.typed import MISSING, from_mapping, nearest, say
 from harness.words import counted
 
@@ -54,9 +54,12 @@ def check_config(data: Mapping[str, Any]) -> Config:
             raise UsageError(f"{key}: empty; add {key}=VALUE")
     check_target(config.target)
     check_tracking(config.tracking)
-    if config.tracking.enabled and config.tracking.uri is None and "?" in config.runs_dir:
-        # SQLAlchemy would take the rest for options
-        raise UsageError(f"runs_dir: {config.runs_dir}: MLflow's store cannot lie below a '?'")
+    own_store = config.tracking.enabled and config.tracking.uri is None
+    if own_store and not survives_in_address(config.runs_dir):
+        raise UsageError(
+            f"runs_dir: {config.runs_dir}: MLflow's store cannot lie below a '?' or a '%41'; use "
+            "another one, or tracking=off"
+        )
     if not CELL_NAME.fullmatch(config.name):
         raise UsageError(f"name: found {config.name!r}; needs {_NAME_RULE}")
     for key, value in config.model.items():

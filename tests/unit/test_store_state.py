@@ -46,15 +46,15 @@ def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         store_state(None, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["p%41", "100 %", "q?1"])
+@pytest.mark.parametrize("name", ["p%41", "q?1"])
 def test_a_directory_that_an_address_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
     """`p%41` became `pA`, and of `q?1` a file `q` was written beside it."""
     runs = tmp_path / name / "runs"
     runs.mkdir(parents=True)
-    with pytest.raises(TrackingError, match="use a runs_dir without them"):
+    with pytest.raises(TrackingError, match="use a runs_dir without it"):
         store_state(None, runs)
     log = CampaignLog(write_campaign(runs), uri=None, runs_dir=runs, experiment="x")
-    with pytest.raises(TrackingError, match="use a runs_dir without them"):
+    with pytest.raises(TrackingError, match="use a runs_dir without it"):
         log.sync()
     assert [p.name for p in tmp_path.iterdir()] == [name]
     assert not list(runs.glob("*mlflow*"))
